@@ -20,7 +20,6 @@ from brokerd.cluster.peer import join_request
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.config import BrokerConfig
-from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import NodeId
@@ -349,22 +348,22 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
 
 def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGroups:
     leaders, letters, hub = messages.leaders, messages.dead_letterer, messages.deliveries
-    queues, view = base.queues, base.catalog.view
-
-    def vanishing(queue: Queue) -> None:
-        # Those of a vhost, say: nobody has asked the queue.
-        messages.routing.dropped.of_vanished(queue, queues.messages_of(queue.uid))
-
     listeners = Listeners(
         opened=members.refill.opened,
         leaving=(leaders.replica_closed, letters.stop),
         left=(hub.leader_changed,),
-        vanishing=vanishing,
-        ending=(leaders.forget, members.stuck.forget, letters.stop, members.consumed.forget),
+        ending=(
+            letters.vanishing,
+            leaders.forget,
+            members.stuck.forget,
+            letters.stop,
+            members.consumed.forget,
+        ),
         ended=(hub.group_gone,),
         changed=leaders.update_options,
         loaded=letters.topology_changed,
     )
+    queues, view = base.queues, base.catalog.view
     return QueueGroups(base.host, base.groups, view, queues.records, queues.led, listeners)
 
 

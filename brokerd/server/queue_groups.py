@@ -31,8 +31,7 @@ class Listeners:
     #: The queue goes on without this member: before its replica is closed, and after.
     leaving: Sequence[OfGroup]
     left: Sequence[OfGroup]
-    #: The queue is no more: first of all, if it is led here; before its replica is closed; after.
-    vanishing: Callable[[Queue], None]
+    #: The queue is no more: before its replica is closed, and after.
     ending: Sequence[OfGroup]
     ended: Sequence[OfGroup]
     #: A queue that is led here may be another one now.
@@ -147,11 +146,9 @@ class QueueGroups:
             tell(uid)
 
     def _close(self, uid: int) -> None:
-        queue = self._queues.pop(uid, None)
-        if queue is not None and uid in self._led and self._host.has_group(uid):
-            self._listeners.vanishing(queue)
         for tell in self._listeners.ending:
             tell(uid)
+        self._queues.pop(uid, None)
         if self._host.has_group(uid):
             self._host.close_group(uid, forget=True)
         self._groups.forget(uid)

@@ -138,7 +138,6 @@ class Member:
             opened=lambda uid, count, since: self.said.append(f"opened {uid} of {count}"),
             leaving=(tell("leaving"),),
             left=(tell("left"),),
-            vanishing=lambda queue: self.said.append(f"vanishing {queue.name}"),
             ending=(tell("ending"),),
             ended=(tell("ended"),),
             changed=tell("changed"),

@@ -15,7 +15,7 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.profiles import profile
 from brokerd.core.queue import enqueue_commands, queue_commands
-from brokerd.core.queue.effects import DeadLetter, GivenUp, Run
+from brokerd.core.queue.effects import DeadLetter, Dropped, GivenUp, Run
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
@@ -274,3 +274,19 @@ async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked
     rows = [row for row in rig.routing.counters.take_events(0, 1) if row["k"] == "redel"]
     told = sorted((row["fp"] == "", row["ended"], row["n"], row["redeliveries"]) for row in rows)
     assert told == [(False, "dropped", 100, 102), (True, "dropped", 101, 101)]
+
+
+async def test_what_purges_settings_and_ends_take_is_counted_by_its_cause() -> None:
+    rig = Rig()
+    worker = DeadLetterer(rig.queues, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print)
+    uid = rig.uids[0]
+    for cause in ("purge", "policy", "expired", "auto-delete", "client"):
+        worker.dropped(uid, Dropped(cause, 2, 1))
+    worker.dropped(99, Dropped("admin", 1))
+    # It holds nothing; another one, a message; one that is not known here has told of itself.
+    worker.vanishing(uid)
+    rig.queues.driver.fill(4)
+    worker.vanishing(uid)
+    worker.vanishing(99)
+    counted = {cause: count for cause, count in rig.routing.dropped.totals.items() if count}
+    assert counted == {"purge": 3, "policy": 3, "queue_expired": 6, "queue_deleted": 8}

@@ -63,9 +63,8 @@ class BrokerWorld:
         #: Draws the cuts; of its network only `blocked` is used.
         self._cuts = FakeNetwork(self.rng, NetworkFaults())
         self._cuts.blocked = self.wires.blocked
-        if profile in (None, "mixed"):
-            # Drawn apart, so that seeds of the other profiles stand for the same worlds as before.
-            scenario.credit = random.Random(f"credit {seed}").random() < 0.3
+        # Drawn apart, so that seeds of profiles stand for the same worlds as before.
+        scenario.credit |= profile is None and random.Random(f"credit {seed}").random() < 0.3
         self.oracle.knows_writes = scenario.credit
         self.host_config = HostConfig(
             raft=RaftConfig(

@@ -170,3 +170,13 @@ def test_silencing_a_consumer_that_holds_nothing_is_no_error() -> None:
     tracker.silence("gone")
     tracker.delivered("c", 0, 1)
     assert tracker.ack(1, False) == {"c": [(0, 1)]}
+
+
+def test_what_is_held_below_a_tag_is_told_by_consumer() -> None:
+    """ADR 69: a tag within a run cuts it; nothing changes."""
+    tracker = filled(("a", 100, 3), ("b", 7, 2), ("a", 103, 2))
+    tracker.ack(2, False)
+    assert tracker.numbers_below(1) == {}
+    assert tracker.numbers_below(5) == {"a": [(100, 101), (102, 103)], "b": [(7, 8)]}
+    assert tracker.numbers_below(8) == {"a": [(100, 101), (102, 105)], "b": [(7, 9)]}
+    assert len(tracker) == 6

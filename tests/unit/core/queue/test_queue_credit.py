@@ -253,3 +253,19 @@ def test_a_channels_end_that_cannot_be_read_is_refused(fields: str) -> None:
     )
     assert reply["refused"] == 400
     assert q.unacked == 1
+
+
+def test_what_is_put_before_the_returns_is_one_with_them_again() -> None:
+    """A snapshot brings the same spans back."""
+    q = quorum(delivery_limit=5)
+    q.fill(2)
+    q.consume(prefetch=2)
+    q.send(queue_commands.encode_cancel(consumer()))
+    q.requeue((0, 2))
+    q.consume("d", prefetch=1, channel=2)
+    q.send(queue_commands.encode_cancel(consumer("d", 2)))
+    q.requeue((0, 1), who=consumer("d", 2), cause=ReturnCause.UNWRITTEN)
+    restored = QueueMachine()
+    restored.restore(q.machine.snapshot())
+    assert restored.snapshot() == q.machine.snapshot()
+    assert all_ready(q) == [(0, 1, 1), (1, 1, 1)]

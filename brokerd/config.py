@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,11 @@ MIB = 1024 * 1024
 DOMAIN_CHARACTERS_MAX = 253
 #: Names of hosts and zones, as listings can show them.
 _DOMAIN = r"^[!-~]*$"
+#: Of a member's name, which names a folder: file systems allow 255 bytes.
+MEMBER_NAME_CHARACTERS_MAX = 200
+_MEMBER_NAME = re.compile(rf"(?!\.+$)[^\s/\\,=\x00-\x1f\x7f]{{1,{MEMBER_NAME_CHARACTERS_MAX}}}")
+#: The highest port that TCP has.
+PORT_MAX = 65_535
 #: What cluster.name is if nobody says: as good as none for those outside (R-FED-8).
 CLUSTER_NAME = "brokerd"
 
@@ -75,6 +81,17 @@ class NodeConfig(_Section):
         description="failure domain of the host, such as an availability zone; replicas of a "
         "quorum queue are spread evenly over zones; default: unknown",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, value: str) -> str:
+        """Refuse what is no name of a folder, or cannot stand in cluster.members."""
+        if value and not _MEMBER_NAME.fullmatch(value):
+            raise ValueError(
+                f"{value[:80]!r} is no member name: use one like brokerd@host, of at most "
+                f"{MEMBER_NAME_CHARACTERS_MAX} characters, without slashes, spaces, = and commas"
+            )
+        return value
 
 
 class ListenerConfig(_Section):
@@ -499,6 +516,22 @@ class BrokerConfig(_Section):
     storage: StorageConfig = StorageConfig()
     log: LogConfig = LogConfig()
     audit: AuditConfig = AuditConfig()
+
+    @model_validator(mode="after")
+    def _ports_exist(self) -> BrokerConfig:
+        """Refuse an offset that moves a listener beyond the last port."""
+        highest = max(ListenerConfig.model_fields, key=self._base_port)
+        if self.port(highest) > PORT_MAX:
+            raise ValueError(
+                f"node.port_offset: {self.node.port_offset} moves listeners.{highest} "
+                f"({self._base_port(highest)}) beyond port {PORT_MAX}: use at most "
+                f"{PORT_MAX - self._base_port(highest)}"
+            )
+        return self
+
+    def _base_port(self, listener: str) -> int:
+        base: int = getattr(self.listeners, listener)
+        return 0 if listener == "backlog" else base
 
     def port(self, listener: str) -> int:
         """Return the port of a listener with the offset added; 0 when it is off."""

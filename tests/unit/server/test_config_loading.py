@@ -28,6 +28,31 @@ def test_an_offset_moves_every_port_but_leaves_what_is_off() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["a/../../b", "/b", "..", ".", "a b", "a,b", "a=b", "a\n", "n" * 201]
+)
+def test_a_name_that_is_no_folder_of_its_own_is_refused(name: str) -> None:
+    """The name of a member is a part of its path: it must not lead elsewhere."""
+    with pytest.raises(config.ConfigError, match=r"node\.name: '.*' is no member name: use one"):
+        config.load(None, {}, {"node": {"name": name}})
+
+
+@pytest.mark.parametrize("name", ["brokerd@host", "orders-0", "a.b:1", "größe", "n" * 200])
+def test_names_that_hosts_and_pods_have_are_taken(name: str) -> None:
+    assert config.load(None, {}, {"node": {"name": name}}).node_name == name
+
+
+def test_an_offset_beyond_the_last_port_is_refused_with_the_highest_that_goes() -> None:
+    with pytest.raises(
+        config.ConfigError, match=r"http \(15692\) beyond port 65535: use at most 49843"
+    ):
+        config.load(None, {}, {"node": {"port_offset": 60_000}})
+    off = {"BROKERD_LISTENERS_HTTP": "0", "BROKERD_LISTENERS_MANAGEMENT": "0"}
+    off["BROKERD_LISTENERS_MANAGEMENT_TLS"] = "0"
+    assert config.load(None, off, {"node": {"port_offset": 59_000}}).port("http") == 0
+    assert config.load(None, {}, {"node": {"port_offset": 49_843}}).port("http") == 65_535
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("[limits]\nframe_max = 'x'\n", "limits.frame_max"),

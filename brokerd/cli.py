@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from brokerd import __version__, compiled, config
+from brokerd import __version__, compiled, config, standard_streams
 
 #: sysexits.h: EX_CONFIG, what the user can mend.
 EXIT_CONFIG = 78
@@ -28,7 +28,21 @@ def _form() -> str:
     return f"{compiled.form()}: {why_python}" if why_python else compiled.form()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class CommandLine(click.Group):
+    """Says in a sentence that what it prints has no room, or what it was named cannot be read."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Run a command and end the process with its status."""
+        standard_streams.open_closed()
+        try:
+            return super().main(*args, **settings)
+        except OSError as error:
+            standard_streams.give_up_output()
+            click.echo(f"brokerd: {standard_streams.in_words(error)}", err=True)
+            sys.exit(standard_streams.EXIT_IO)
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(
     __version__, prog_name="brokerd", message=f"%(prog)s, version %(version)s, {_form()}"
 )

@@ -17,6 +17,8 @@ EXIT_NO_USER = 67
 EXIT_UNAVAILABLE = 69
 #: It exists already, another one manages it, it is not safe.
 EXIT_SOFTWARE = 70
+#: The output, or a file that was named, cannot be read or written.
+EXIT_IO = 74
 #: No answer in time.
 EXIT_TEMPORARY = 75
 #: Wrong user or password, or the user's tags do not allow it.

@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from brokerd import __version__
+from brokerd import __version__, standard_streams
 from brokerd.ctl import command_groups, errors, settings
 from brokerd.ctl.settings import Settings, options
 
@@ -301,6 +301,7 @@ def brokerctl(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its status."""
+    standard_streams.open_closed()
     sys.exit(run(arguments))
 
 
@@ -334,6 +335,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has enough.
         sys.stderr.close()
         return errors.EXIT_OK
+    except OSError as error:
+        standard_streams.give_up_output()
+        _complain(errors.CtlError(standard_streams.in_words(error), errors.EXIT_IO))
+        return errors.EXIT_IO
+    except UnicodeEncodeError as error:
+        # Bytes of the command line that are no text of this system's.
+        wrong = error.object[error.start : error.end].encode("utf-8", "surrogateescape")
+        return _misused(f"{wrong!r} is not UTF-8", given, "", errors.EXIT_USAGE)
     return status if isinstance(status, int) else errors.EXIT_OK
 
 
@@ -350,9 +359,13 @@ def _complain(error: errors.CtlError) -> None:
 def _usage_text(error: click.UsageError) -> str:
     """Return what is wrong with a command line in rabbitmqctl's words."""
     if isinstance(error, click.MissingParameter):
+        if isinstance(error.param, click.Option):
+            names = " or ".join(error.param.opts)
+            return f"{names} is missing: {error.param.help or 'it is needed'}"
         return "not enough arguments."
     if isinstance(error, click.NoSuchOption):
-        return f"Invalid options for this command:\n{error.option_name} : "
+        meant = f"\nDid you mean {error.possibilities[0]}?" if error.possibilities else ""
+        return f"Invalid options for this command:\n{error.option_name} : {meant}"
     if "unexpected extra argument" in error.message:
         return "too many arguments."
     return error.format_message()
@@ -375,4 +388,4 @@ def _shown(given: list[str]) -> str:
             shown[position + 1] = "***"
         elif word.startswith("--password="):
             shown[position] = "--password=***"
-    return " ".join(shown)
+    return " ".join(shown).encode("utf-8", "backslashreplace").decode()

@@ -149,6 +149,7 @@ def _job_options(
         place = None if store is None else objects.Place(store)
     except _TOLD as error:
         raise click.ClickException(str(error)) from error
+    _make(out_dir)
     return job.Options(
         sources=found,
         out_dir=out_dir.resolve(),
@@ -211,11 +212,29 @@ def _access(
     addresses: str, user: str, password_file: Path | None, ca_file: Path | None
 ) -> sources.Access:
     if password_file is not None:
-        password = password_file.read_text().strip()
+        password = _read_password(password_file)
     else:
         password = os.environ.get("BROKERD_PASSWORD", "guest")
     hosts = tuple(part.strip() for part in addresses.split(",") if part.strip())
     return sources.Access(hosts, user, password, ca_file)
+
+
+def _read_password(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"--password-file {file} cannot be read: {error}") from error
+
+
+def _make(out_dir: Path) -> None:
+    """Make the directory before Spark starts and members are asked."""
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.ClickException(
+            f"--out {out_dir} cannot be made: {error.strerror}; name a directory that can be "
+            "written to"
+        ) from error
 
 
 def _tell(result: job.Result, out_dir: Path) -> None:

@@ -8,6 +8,7 @@ from types import FrameType
 
 import click
 
+from brokerd import standard_streams
 from brokerd.ctl.errors import CtlError
 from brokerd_operator.plugin.commands import brokerd
 
@@ -17,6 +18,7 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run a command and end the process with its status."""
+    standard_streams.open_closed()
     # A signal must not leave a port-forward behind: what is open is closed on the way out.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -33,6 +35,10 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read our output has enough.
         sys.stderr.close()
+    except OSError as error:
+        standard_streams.give_up_output()
+        click.echo(f"Error: {standard_streams.in_words(error)}", err=True)
+        sys.exit(standard_streams.EXIT_IO)
 
 
 def _leave(number: int, _: FrameType | None) -> None:

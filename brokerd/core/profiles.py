@@ -38,6 +38,8 @@ class Profile:
     dlx_emit_last_death: bool = True
     #: R-DLX-14
     dlx_original_expiration_only_on_expired: bool = False
+    #: R-DLX-35: failures of a dead letter count on in the queue that it goes to
+    dlx_carry_counts: bool = True
     #: R-DL-2: "3.x", "4.0" or "4.3"
     quorum_delivery_count_mode: str = "3.x"
     #: R-DL-1; None: none
@@ -112,6 +114,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "dlx_strip_cc_on_rk": True,
     "dlx_trust_client_x_death": True,
     "dlx_emit_last_death": False,
+    "dlx_carry_counts": False,
     "quorum_delivery_count_mode": "3.x",
     "quorum_default_delivery_limit": None,
     "quorum_count_headers": "3.10",

@@ -28,7 +28,8 @@ class QueueOptions:
     letters_routing_key: str | None = None
     #: None: no limit (classic queues always).
     delivery_limit: int | None = None
-    #: "3.x", "4.0" or "4.3" (R-DL-2), or "failures": as 4.3, and only a failure ends a message.
+    #: "3.x", "4.0" or "4.3" (R-DL-2), or "failures": as 4.3, and only a failure ends a message;
+    #: without a limit, what comes back is served first.
     delivery_count_mode: str = "3.x"
     #: Nobody set the limit: what is dropped for it is counted.  This and "failures" wait for the
     #: feature flag default_delivery_limit.

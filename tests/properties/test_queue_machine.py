@@ -186,11 +186,11 @@ class QueueAgainstModel(RuleBasedStateMachine):
         del self.held[number]
         options = self.machine.options
         returns = self.handed_out[number] = self.handed_out.get(number, 0) + 1
-        if options.queue_type != "quorum":
-            return
-        mode = options.delivery_count_mode
-        if is_failure or mode in ("3.x", "4.0"):
+        mode, is_quorum = options.delivery_count_mode, options.queue_type == "quorum"
+        if is_failure or (is_quorum and mode in ("3.x", "4.0")):
             self.counted[number] = self.counted.get(number, 0) + 1
+        if not is_quorum:
+            return
         count = self.count_of(number)
         limit = options.delivery_limit
         dies = (
@@ -311,7 +311,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         following = self.sequence.get(channel, 1)
         first = max(1, following - repeat)
         is_over = self.is_over_its_limit()
-        if brought and self.machine.options.queue_type == "quorum":
+        if brought:
             new = enumerate(sizes[following - first :], self.machine.next_number)
             self.brought |= {number: brought for number, size in new if size % 2}
         outcome = self.apply(enqueue_commands.encode_enqueue("n1", 7, channel, first, batch))

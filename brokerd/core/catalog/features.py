@@ -37,6 +37,7 @@ JOINED_ENQUEUES = "joined_enqueues"
 JOINED_SETTLEMENTS = "joined_settlements"
 KEPT_DEAD_LETTERS = "kept_dead_letters"
 WRITTEN_DELIVERIES = "written_deliveries"
+RETURNS_IN_FRONT = "returns_in_front"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -112,6 +113,11 @@ FEATURES = (
         "0.1.0",
         "queues hand out no more than a consumer's credit, and what it was not sent comes back "
         "uncounted",
+    ),
+    Feature(
+        RETURNS_IN_FRONT,
+        "0.1.0",
+        "quorum queues whose delivery limit is switched off serve first what has come back",
     ),
 )
 

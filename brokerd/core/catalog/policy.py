@@ -10,7 +10,7 @@ object changes.  For router, sessions, queue leaders (QueueOptions) and federati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -269,26 +269,33 @@ def effective_exchange(view: CatalogState, exchange: Exchange) -> ExchangeOption
     return options
 
 
-def _delivery_limit(values: Json, profile: Profile, is_told: bool) -> tuple[int | None, str, bool]:
+def _delivery_limit(
+    values: Json, profile: Profile, enabled: Collection[str]
+) -> tuple[int | None, str, bool]:
     """Return the limit, what counts against it, and whether it is the default (R-DL-1, R-DL-2).
 
     Against a limit that somebody set every return counts, where the profile says so; against the
     default only failures do: a message that nobody set a limit for is not dropped because its
     consumers give it back.
-    is_told: all members know of default limits; until then they count as RabbitMQ 4.3 does, which
-    each of them can.
+    enabled: feature flags.  Until all members know of default limits they count as RabbitMQ 4.3
+    does, which each of them can.
     """
     mode = profile.quorum_delivery_count_mode
     limit = values.get("delivery-limit")
-    if limit is not None:
-        return (None if limit < 0 else int(limit)), mode, False
-    limit = profile.quorum_default_delivery_limit
-    if limit is None:
+    default = profile.quorum_default_delivery_limit
+    if limit is not None and limit >= 0:
+        return int(limit), mode, False
+    if limit is not None and default is not None:
+        # R-DL-7: as 4.3.6 a queue whose limit is switched off serves first what has come back.
+        # Versions before 4.0, which have no default, put it to the back.
+        return None, ("failures" if features.RETURNS_IN_FRONT in enabled else mode), False
+    if limit is not None or default is None:
         return None, mode, False
+    is_told = features.DEFAULT_DELIVERY_LIMIT in enabled
     if mode == "3.x":
         # Of RabbitMQ, no version that counts every return has a default.
         mode = "failures" if is_told else "4.3"
-    return limit, mode, is_told
+    return default, mode, is_told
 
 
 def _max_priority(queue: Queue, profile: Profile) -> int:
@@ -330,10 +337,9 @@ def effective_queue_options(
     )
     has_timeout = is_quorum and profile.consumer_timeout_scope == "queue"
     retry, retry_min_ms, retry_max_ms = _delayed_retry(values if is_quorum else {})
-    is_told = features.DEFAULT_DELIVERY_LIMIT in view.enabled_features
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
-        limit, count_mode, is_default = _delivery_limit(values, profile, is_told)
+        limit, count_mode, is_default = _delivery_limit(values, profile, view.enabled_features)
     options = QueueOptions(
         queue_type=queue.type,
         dead_letter_exchange=dead_letter_exchange,

@@ -85,6 +85,19 @@ def plain_expiration(expiration: str | None) -> str | None:
     return expiration.lstrip("0") or "0"
 
 
+def has_new_key(before: Annotations, routing_key: str) -> bool:
+    """Say whether a dead-letter routing key has once replaced what the message was published with.
+
+    From then on CC stands in its headers only: RabbitMQ 4.3 neither routes by it nor names it in
+    later deaths (R-DLX-12, R-DLX-22).  A key that equals the first one is not told apart.
+    routing_key: the present one.
+    """
+    pair = (before.first_death or ("", "", ""))[:2]
+    first = next((d.routing_keys for d in before.deaths if (d.reason, d.queue) == pair), [])
+    later = [death.routing_keys for death in before.deaths]
+    return bool(first) and any(known[:1] != first[:1] for known in ([routing_key], *later))
+
+
 def keys(
     routing_key: str, cc: Sequence[str], bcc: Sequence[str], dead_letter_routing_key: str | None
 ) -> list[str]:

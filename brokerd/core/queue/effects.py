@@ -32,9 +32,18 @@ class Run(NamedTuple):
     #: Log index of the entry that holds them, and the position of the first within it.
     entry: int
     position: int
-    #: How often it was handed out before; > 0 means redelivered (R-DL-5, R-ACK-8).
+    #: How often it was handed out here before (R-DL-5, R-ACK-8).
     acquired_count: int
     delivery_count: int
+
+
+def times_acquired(run: Run) -> int:
+    """Return how often these were handed out before, as clients see it; > 0 means redelivered.
+
+    A dead letter that had failed before it came here counts as handed out that often, until it
+    returns here for the first time (R-DLX-35).
+    """
+    return run.acquired_count or run.delivery_count
 
 
 @dataclass(slots=True)

@@ -159,8 +159,7 @@ class QueueIntake(QueueState):
             ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
             expires_ms = self.clock_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
-            carried = traits.delivery_count if self._quorum else 0
-            self.store.add(Span(entry, low, high, expires_ms, level, 0, carried))
+            self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
 
     def _refuse(self, entry: Entry, position: int, count: int) -> None:
         self.counters["refused"] += count - position

@@ -339,7 +339,7 @@ class QueueMachine(QueueIntake):
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
             spans = self._take(consumer, command.ranges)
-            if self._quorum and command.cause is ReturnCause.REJECT and self._counts_rejects_only:
+            if command.cause is ReturnCause.REJECT:
                 # R-DL-2 (4.3): reject counts whether it requeues or not; R-DLX-35 carries it on.
                 for span in spans:
                     span.delivery_count += 1

@@ -159,6 +159,12 @@ class QueueState:
     def _counts_rejects_only(self) -> bool:
         return self.options.delivery_count_mode in ("4.3", "failures")
 
+    @property
+    def _returns_to_the_back(self) -> bool:
+        """R-DL-7: without a limit, unless it was switched off in a version that has a default."""
+        options = self.options
+        return options.delivery_limit is None and options.delivery_count_mode != "failures"
+
     def _configure(self) -> None:
         self.consumers.configure(self.options.single_active_consumer, self._quorum)
 
@@ -385,15 +391,16 @@ class QueueState:
         3.x limits returns (and what a message brought along, R-DL-9), 4.0 deliveries.  In mode
         failures only a failure ends a message, and not before it has come back here so often:
         what it brought along ends nothing.
-        asked: the client said so; without a delivery limit only such messages go to the back
-        (R-DL-7), those whose consumer is gone are served first as with a limit.
+        asked: the client said so; where returns go to the back only such messages do (R-DL-7),
+        those whose consumer is gone are served first as with a limit.
         """
         limit = self.options.delivery_limit if self._quorum else None
         mode = self.options.delivery_count_mode
         if not self._quorum:
-            place, step = Place.ORIGINAL, 0
+            # No limit here; a dead letter takes the failures along (R-DLX-35).
+            place, step = Place.ORIGINAL, int(counts)
         else:
-            place = Place.BACK if limit is None and asked else Place.RETURNS
+            place = Place.BACK if asked and self._returns_to_the_back else Place.RETURNS
             step = 1 if counts or not self._counts_rejects_only else 0
         poison: list[Span] = []
         for span in spans:
@@ -466,7 +473,7 @@ class QueueState:
 
     def _ready_again(self) -> None:
         """Delayed messages whose time has come are served before all others (R-QQ-14)."""
-        place = Place.BACK if self.options.delivery_limit is None else Place.RETURNS
+        place = Place.BACK if self._returns_to_the_back else Place.RETURNS
         for span in self.delayed.pop_due(self.clock_ms):
             self.store.add(span, place)
 

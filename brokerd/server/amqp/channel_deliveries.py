@@ -170,7 +170,7 @@ class ChannelDeliveries:
         machine = self.connection.machine
         total = total_bytes = total_redelivered = 0
         for run, contents in parts:
-            redelivered = run.acquired_count > 0
+            redelivered = effects.times_acquired(run) > 0
             total += len(contents)
             total_bytes += sum(map(len, map(_BODY, contents)))
             if redelivered:
@@ -422,15 +422,16 @@ class ChannelDeliveries:
         if self.shared is not None:
             self.shared.exempt.add((uid, holder))
         header = content[1]
+        redelivered = effects.times_acquired(run) > 0
         queue = self.services.queues.queue_of(uid)
         if queue is not None:
-            self.totals.of(queue.type).got(run.acquired_count > 0, no_ack)
+            self.totals.of(queue.type).got(redelivered, no_ack)
         # Only 3.10 counts from the first basic.get on.
-        is_counted = run.acquired_count or self.services.profile.quorum_count_headers == "3.10"
+        is_counted = redelivered or self.services.profile.quorum_count_headers == "3.10"
         if is_counted and queue is not None and queue.type == "quorum":
             header = self._with_counts(header, run)
         (exchange, routing_key), _, body, _ = content
-        connection, redelivered = self.connection, run.acquired_count > 0
+        connection = self.connection
         method = methods.BasicGetOk(tag, redelivered, exchange, routing_key, got.ready_count)
         connection.machine.send_content(self.channel, method, header, body)
         self.counters.delivered(connection.vhost, connection.user, 1, len(body), redelivered)
@@ -593,7 +594,7 @@ class ChannelDeliveries:
         """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""
         table = dict(properties.headers(header))
         if self.services.profile.quorum_count_headers == "4.x":
-            table["x-acquired-count"] = Long(run.acquired_count)
+            table["x-acquired-count"] = Long(effects.times_acquired(run))
             if run.delivery_count:
                 table["x-delivery-count"] = Long(run.delivery_count)
         else:

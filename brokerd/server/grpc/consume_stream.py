@@ -23,7 +23,7 @@ from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
-from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
 from brokerd.core.ranges import RangeSet, normalize
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.catalog import topology
@@ -369,10 +369,10 @@ class ConsumeStream:
                     delivery_tag=tag,
                     exchange=rpc_properties.readable(exchange),
                     routing_key=rpc_properties.readable(routing_key),
-                    redelivered=run.acquired_count > 0,
+                    redelivered=times_acquired(run) > 0,
                     properties=rpc_properties.decode(
                         header,
-                        run.acquired_count if consumer.has_counts else 0,
+                        times_acquired(run) if consumer.has_counts else 0,
                         run.delivery_count if consumer.has_counts else 0,
                     ),
                     body=body,
@@ -380,7 +380,7 @@ class ConsumeStream:
             )
             size += len(header) + len(body)
             body_bytes += len(body)
-            redelivered += run.acquired_count > 0
+            redelivered += times_acquired(run) > 0
             if len(response.deliveries) >= RESPONSE_MESSAGES_MAX:
                 break
         self._counters.delivered(

@@ -43,6 +43,8 @@ def record_death(
     before = message_annotations.decode(raw)
     if profile.dlx_trust_client_x_death and not before.deaths and "x-death" in table:
         _believe(routing, before, table)
+    if deaths.has_new_key(before, routing_key):
+        copies = []
     expiration = properties.expiration(header) if properties.has_expiration(header) else None
     if profile.dlx_original_expiration_only_on_expired and reason != "expired":
         expiration = None
@@ -54,7 +56,7 @@ def record_death(
         exchange=exchange,
         routing_keys=[routing_key, *copies],
         expiration=expiration,
-        delivery_count=delivery_count,
+        delivery_count=delivery_count if profile.dlx_carry_counts else 0,
         keeps_keys=dead_letter_key is None,
     )
     keys = deaths.keys(routing_key, copies, before.bcc, dead_letter_key)

@@ -292,8 +292,10 @@ def test_against_a_limit_that_somebody_set_every_return_counts(
     assert catalog.put("queue", "q", spec, uid=5, members=["n1"])["code"] == "OK"
     if setter in ("policy", "operator_policy"):
         put_policy(catalog, setter, {"delivery-limit": limit})
-    assert counted(catalog) == (None if limit < 0 else limit, "3.x", False)
-    assert counted(catalog, chosen="rabbitmq-4.3")[1:] == ("4.3", False)
+    # R-DL-7: without one, in this mode, what comes back is served first.
+    for chosen, mode in (("brokerd", "3.x"), ("rabbitmq-4.3", "4.3")):
+        expected = (None, "failures", False) if limit < 0 else (limit, mode, False)
+        assert counted(catalog, chosen=chosen) == expected
 
 
 @pytest.mark.parametrize(
@@ -369,3 +371,13 @@ def test_the_run_of_a_message_that_was_given_back_says_no_failure() -> None:
     assert isinstance(deliver, effects.Deliver)
     assert numbers(deliver.runs) == [0]
     assert [(run.acquired_count, run.delivery_count) for run in deliver.runs] == [(1, 0)]
+
+
+def test_where_returns_go_without_a_limit_waits_for_its_flag(catalog: CatalogDriver) -> None:
+    """R-DL-7: members of an earlier version put them to the back, and all must do the same."""
+    put_policy(catalog, "policy", {"delivery-limit": -1})
+    spec: dict[str, Any] = {"type": "quorum", "arguments": dict(QUORUM)}
+    assert catalog.put("queue", "q", spec, uid=5, members=["n1"])["code"] == "OK"
+    assert counted(catalog, chosen="rabbitmq-3.10") == (None, "3.x", False)
+    catalog.view.enabled_features = frozenset(features.names()) - {features.RETURNS_IN_FRONT}
+    assert counted(catalog) == (None, "3.x", False)

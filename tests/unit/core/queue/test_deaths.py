@@ -104,3 +104,15 @@ def test_the_same_queue_twice_in_a_history_counts_where_it_stands_first() -> Non
         Death("w", "maxlen", 1, 0, "", []),
     ]
     assert deaths.without_cycles(["w", "p"], history, "expired") == (["p"], ["w"])
+
+
+def test_a_new_key_is_the_only_one_from_then_on() -> None:
+    """R-DLX-12, R-DLX-22: as RabbitMQ 4.3.6 does."""
+    assert not deaths.has_new_key(Annotations(), "k")
+    once = died(Annotations(), "q", "rejected", routing_keys=["k", "cc"])
+    assert not deaths.has_new_key(once, "k")
+    assert deaths.has_new_key(once, "b")
+    # It has come round to the first one by a key of another queue.
+    twice = died(once, "p", "expired", routing_keys=["b"])
+    assert deaths.has_new_key(twice, "k")
+    assert not deaths.has_new_key(died(once, "p", "expired", routing_keys=["k", "cc"]), "k")

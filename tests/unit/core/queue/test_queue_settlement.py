@@ -54,6 +54,16 @@ def test_a_quorum_queue_without_a_limit_puts_them_at_the_back() -> None:
     assert delivered(q.consume("d")) == {"d": [2, 3, 0]}
 
 
+def test_a_quorum_queue_whose_limit_is_switched_off_serves_returned_messages_first() -> None:
+    """R-DL-7, R-QQ-14: as RabbitMQ 4.3.6."""
+    q = QueueDriver(queue_type="quorum", delivery_count_mode="failures")
+    q.consume(prefetch=2)
+    q.fill(4)
+    q.send(queue_commands.encode_cancel(consumer()))
+    q.requeue((0, 2))
+    assert delivered(q.consume("d")) == {"d": [0, 1, 2, 3]}
+
+
 @pytest.mark.parametrize(
     ("mode", "cause", "deliveries"),
     [
@@ -120,6 +130,34 @@ def test_a_graceful_channel_end_counts_and_can_kill() -> None:
         assert (q.count("dlv"), q.count("over_limit")) == (2, 1)
 
 
+@pytest.mark.parametrize("mode", ["3.x", "4.3"])
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_a_dead_letter_takes_the_failures_along(queue_type: str, mode: str) -> None:
+    """R-DL-2, R-DLX-35: as from RabbitMQ 4.3.6, from classic queues too."""
+    for cause, count in ((ReturnCause.REJECT, 3), (ReturnCause.NACK, 2)):
+        q = QueueDriver(queue_type=queue_type, dead_letter_exchange="dlx", delivery_count_mode=mode)
+        q.fill(1)
+        q.consume(prefetch=1)
+        q.requeue((0, 1), cause=ReturnCause.REJECT)
+        q.channel_down()
+        q.consume()
+        letter = only(q.discard((0, 1), cause=cause), effects.DeadLetter)
+        assert [run.delivery_count for run in letter.runs] == [count]
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_a_message_that_failed_elsewhere_has_been_handed_out_before(queue_type: str) -> None:
+    """R-DLX-35: until it returns here, which tells how often that was here."""
+    q = QueueDriver(queue_type=queue_type, delivery_count_mode="4.3")
+    q.consume(prefetch=1)
+    for carried, times in ((0, [0, 1]), (3, [3, 1])):
+        told = [*q.publish(content(b"x", delivery_count=carried)).effects]
+        told += q.requeue((q.machine.next_number - 1, q.machine.next_number)).effects
+        runs = [run for each in told if isinstance(each, effects.Deliver) for run in each.runs]
+        assert [effects.times_acquired(run) for run in runs] == times
+        q.settle((q.machine.next_number - 1, q.machine.next_number))
+
+
 def test_reject_without_requeue_counts_in_4_3() -> None:
     """R-DL-2"""
     for cause, count in ((ReturnCause.REJECT, 1), (ReturnCause.NACK, 0)):
@@ -150,13 +188,13 @@ def test_a_changed_limit_holds_for_the_next_return() -> None:
     assert q.count("over_limit") == 1
 
 
-def test_classic_queues_have_no_limit_and_no_count() -> None:
-    """R-DL-11"""
+def test_classic_queues_have_no_limit_and_count_failures_for_their_dead_letters() -> None:
+    """R-DL-11, R-DLX-35"""
     q = QueueDriver(delivery_limit=0)
     q.consume(prefetch=1)
     q.fill(1)
     outcome = q.requeue((0, 1), cause=ReturnCause.REJECT)
-    assert only(outcome, effects.Deliver).runs == [effects.Run(0, 1, 2, 0, 1, 0)]
+    assert only(outcome, effects.Deliver).runs == [effects.Run(0, 1, 2, 0, 1, 1)]
 
 
 def test_discarded_messages_are_dead_lettered_in_ascending_order_or_dropped() -> None:

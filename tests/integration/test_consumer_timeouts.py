@@ -50,6 +50,23 @@ def test_a_client_that_can_be_told_loses_the_consumer_only(member: Member) -> No
         raw.expect(methods.BasicConsumeOk)
 
 
+def test_a_channel_that_holds_what_it_got_for_too_long_is_closed(member: Member) -> None:
+    """R-QQ-22: as RabbitMQ 4.3.6, a basic.get too; the message goes to the next."""
+    with client(member.amqp_port, capabilities={"consumer_cancel_notify": True}) as raw:
+        raw.open(1)
+        raw.open(2)
+        raw.declare(2, "got", durable=True, arguments=QUORUM | ARGUMENTS)
+        raw.send(2, publish(2, "", "got", b"m"))
+        eventually(lambda: raw.count(2, "got") == 1, "the message is there")
+        raw.send(1, methods.BasicGet(0, "got"))
+        raw.content(methods.BasicGetOk)
+        closed = raw.expect(methods.ChannelClose)
+        assert (closed.reply_code, closed.class_id, closed.method_id) == (406, 0, 0)
+        assert f"Timeout value used: {TIMEOUT_MS} ms" in closed.reply_text
+        raw.send(1, methods.ChannelCloseOk())
+        eventually(lambda: raw.count(2, "got") == 1, "the message is back")
+
+
 def test_a_client_that_cannot_be_told_loses_the_channel(member: Member) -> None:
     """R-QQ-22, R-CS-9."""
     with client(member.amqp_port) as raw:

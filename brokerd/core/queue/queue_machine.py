@@ -249,8 +249,7 @@ class QueueMachine(QueueIntake):
     def _end_slow_consumers(self) -> None:
         """R-QQ-22: what was held for too long returns, uncounted, and its consumer is cancelled.
 
-        In the modes where every return counts this one does too: a message on which consumers hang
-        must come to an end.
+        Where every return counts this one does, too: what consumers hang on must come to an end.
         """
         self.timeout_check_ms = None
         for consumer in list(self.consumers.rows()):
@@ -267,9 +266,11 @@ class QueueMachine(QueueIntake):
             if not late:
                 continue
             self._put_back(self._take(consumer, late), counts=False)
-            if consumer.registered:
+            if consumer.registered or not consumer.id.tag:
+                # Without a tag: a channel that holds what it got by basic.get.
                 cause = effects.timed_out(timeout_ms)
                 self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
+            if consumer.registered:
                 self._unregister([consumer])
             else:
                 self.consumers.settled(consumer)

@@ -327,8 +327,7 @@ class ChannelDeliveries:
         if cause.startswith(effects.TIMED_OUT):
             # R-QQ-22: the queue has taken back what was late; the rest may still be settled.
             if not is_told:
-                timeout_ms = int(cause.removeprefix(effects.TIMED_OUT).split()[0])
-                self.fail(errors.PreconditionFailed(self.timed_out_text(timeout_ms)), 0, 0)
+                self.timed_out(cause)
                 return
         else:
             self.unacked.silence((consumer.uid, consumer.id))
@@ -387,6 +386,11 @@ class ChannelDeliveries:
             f"Timeout value used: {timeout_ms} ms. "
             "This timeout value can be configured, see consumers doc guide to learn more"
         )
+
+    def timed_out(self, cause: str) -> None:
+        """R-QQ-22: a queue has taken back what was held for too long; the channel is closed."""
+        timeout_ms = int(cause.removeprefix(effects.TIMED_OUT).split()[0])
+        self.fail(errors.PreconditionFailed(self.timed_out_text(timeout_ms)), 0, 0)
 
     def check_times(self, timeout_ms: int) -> None:
         """R-CS-9: a client that has not settled a delivery for so long loses the channel."""

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods
+from brokerd.core.queue.effects import ConsumerId
 from brokerd.server.amqp import immediate, session_consumers, session_methods
 from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.channel_publishes import TARGETS_MAX, ChannelPublishes
@@ -51,6 +52,8 @@ class Session(ChannelPublishes):
         #: Queues that gets were allowed on, by name and whether they settle at once.
         self.gettings: dict[tuple[str, bool], Getting] = {}
         self._getting: Getting | None = None
+        #: This channel, to queues that it has got messages from and not settled at once.
+        self.getter: ConsumerId | None = None
         self._waiting: deque[events.Event] = deque()
         #: A method that waits for the channel's own dead letters, and how long it does at most.
         self._looking: tuple[events.MethodReceived, asyncio.TimerHandle] | None = None
@@ -185,6 +188,9 @@ class Session(ChannelPublishes):
             if len(self.gettings) >= TARGETS_MAX:
                 self.gettings.clear()
             getting = self.gettings[name, no_ack] = Getting(self, queue, no_ack)
+            if not no_ack:
+                self.getter = getting.holder[1]
+                self.services.deliveries.add_getter(self.getter, self.timed_out)
         settled = self.take_got_acks(getting.holder)
         self._busy = True
         self._getting = getting
@@ -247,6 +253,8 @@ class Session(ChannelPublishes):
             self.tx.abandon()
         if self.reply_consumer is not None:
             self.services.replies.close(self.uid)
+        if self.getter is not None:
+            self.services.deliveries.remove_getter(self.getter)
         for consumer in self.consumers.values():
             self.services.deliveries.remove(consumer.id)
         self.consumers.clear()

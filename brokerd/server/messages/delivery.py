@@ -120,6 +120,8 @@ class DeliveryHub:
         self._settlements = settlements
         self._consumers: dict[ConsumerId, LocalConsumer] = {}
         self._by_group: dict[int, dict[ConsumerId, LocalConsumer]] = {}
+        #: Channels that hold what they got by basic.get, and what to call when that took too long.
+        self._getters: dict[ConsumerId, Callable[[str], None]] = {}
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -187,11 +189,21 @@ class DeliveryHub:
             return False
         return consumer.sink.defer(consumer, runs)
 
+    def add_getter(self, holder: ConsumerId, timed_out: Callable[[str], None]) -> None:
+        """A channel gets from queues; timed_out(cause) says that it held a message for too long."""
+        self._getters[holder] = timed_out
+
+    def remove_getter(self, holder: ConsumerId) -> None:
+        """The channel has ended."""
+        self._getters.pop(holder, None)
+
     def cancelled(self, consumer_id: ConsumerId, cause: str) -> None:
-        """The queue ended this consumer."""
+        """The queue ended this consumer, or has taken back what a channel had got."""
         consumer = self.remove(consumer_id)
         if consumer is not None:
             consumer.sink.consumer_cancelled(consumer, cause)
+        elif (timed_out := self._getters.get(consumer_id)) is not None:
+            timed_out(cause)
 
     def group_gone(self, uid: int) -> None:
         """The queue was deleted: all its consumers end."""

@@ -308,3 +308,14 @@ def test_what_nobody_uses_costs_one_record_for_a_whole_batch(options: dict[str, 
     assert run.length == 500
     held = next(iter(q.machine.consumers.rows())).held
     assert len(list(held)) == 1
+
+
+def test_what_a_channel_got_and_held_too_long_returns_and_the_channel_hears_of_it() -> None:
+    """R-QQ-22, R-CS-8: as RabbitMQ 4.3.6 does for basic.get."""
+    q = timed()
+    q.fill(1)
+    q.get()
+    q.now_ms = deadline(q)
+    told = only(q.tick(), effects.ConsumerCancelled)
+    assert (told.consumer, told.cause) == (consumer(""), effects.timed_out(1000))
+    assert (q.ready, q.unacked) == (1, 0)

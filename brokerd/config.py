@@ -31,7 +31,7 @@ from pydantic import (
 from brokerd import config_sources
 from brokerd.config_problems import ConfigError as ConfigError
 from brokerd.config_sources import flattened
-from brokerd.core import profiles
+from brokerd.core import alarms, profiles
 
 MIB = 1024 * 1024
 #: Of the name of a host or zone; a DNS name has at most as many.
@@ -327,6 +327,14 @@ class SecretsConfig(_Section):
     key_file: str = ""
 
 
+def _quantity(name: str, value: str) -> str:
+    """Refuse what a running member would refuse, too (`brokerctl set_disk_free_limit`)."""
+    problem = alarms.check_setting(name, value) if value.strip() else None
+    if problem:
+        raise ValueError(problem.removeprefix(f"{name}: "))
+    return value
+
+
 class MemoryConfig(_Section):
     """The watermark that blocks publishers (R-MEM)."""
 
@@ -339,11 +347,28 @@ class MemoryConfig(_Section):
     #: How often memory and disk are measured.
     interval_ms: int = Field(default=1000, ge=50)
 
+    @field_validator("high_watermark")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        return _quantity("memory.high_watermark", value)
+
+    @field_validator("total_override")
+    @classmethod
+    def _bytes(cls, value: str) -> str:
+        if value:
+            alarms.parse_bytes(value)
+        return value
+
 
 class DiskConfig(_Section):
     """Free space below which publishers are blocked (R-DSK)."""
 
     free_limit: str = Field(default="50MB", description="absolute, with unit")
+
+    @field_validator("free_limit")
+    @classmethod
+    def _readable(cls, value: str) -> str:
+        return _quantity("disk.free_limit", value)
 
 
 class QueueConfig(_Section):

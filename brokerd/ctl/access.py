@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _GRANT = (
     "Done. Don't forget to grant the user permissions to some virtual hosts! "
-    "See 'rabbitmqctl help set_permissions' to learn more."
+    "See '{program} help set_permissions' to learn more."
 )
 
 
@@ -67,7 +67,7 @@ def add_user(username: str, password: str | None, pre_hashed_password: str | Non
         spec = _password_spec(_password(password))
     with connect(chosen) as client:
         client.put("user", "", username, spec, only_new=True)
-    chosen.say(_GRANT)
+    chosen.say(_GRANT.format(program="rabbitmqctl" if chosen.stands_in else "brokerctl"))
 
 
 @click.command(cls=settings.Command)

@@ -24,10 +24,21 @@ from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 
 #: Of one page of a listing.
 RECEIVE_BYTES_MAX = 64 * 1024 * 1024
+#: The highest port that TCP has; gRPC takes the rest of a higher one.
+PORT_MAX = 65_535
 #: Of one request.
 OPERATIONS_MAX = 256
 Result = admin_pb2.OperationResult
 
+#: How the members refuse a login.
+_REFUSED = "login refused: send metadata"
+#: What gRPC says of a server that answers with HTTP/1.1.
+_HTTP_1 = ("http1.x server", "Expected SETTINGS frame")
+_HINTS = (
+    " * Is it running?  Its log says when it is ready.",
+    " * Is this its gRPC port (5680)?  -n HOST:PORT or BROKERD_ADDRESS names another.",
+    " * Does it use TLS?  Then --ca-file must name its authority.",
+)
 _STATUS = {
     grpc.StatusCode.UNAVAILABLE: errors.EXIT_UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.EXIT_TEMPORARY,
@@ -53,6 +64,12 @@ class AdminClient:
         self._metadata = (("authorization", f"Basic {token}"),)
         self._timeout_s = settings.timeout_s
         self._label = settings.label
+        self._user = settings.user
+        port = address.rpartition(":")[2]
+        if not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+            raise errors.CtlError(
+                f"{address} has no port from 1 to {PORT_MAX}: -n takes HOST:PORT", errors.EXIT_USAGE
+            )
         self.address = address
         limits = [("grpc.max_receive_message_length", RECEIVE_BYTES_MAX)]
         if settings.ca_file:
@@ -62,6 +79,10 @@ class AdminClient:
                 raise errors.CtlError(
                     f"cannot read {settings.ca_file}: {error.strerror}", errors.EXIT_USAGE
                 ) from error
+            if b"-----BEGIN CERTIFICATE-----" not in authority:
+                raise errors.CtlError(
+                    f"--ca-file {settings.ca_file} holds no certificate in PEM", errors.EXIT_USAGE
+                )
             credentials = grpc.ssl_channel_credentials(authority)
             named = [("grpc.ssl_target_name_override", settings.server_name)]
             options = [*limits, *named] if settings.server_name else limits
@@ -102,21 +123,38 @@ class AdminClient:
         code = error.code()
         text = str(error.details())
         if code is grpc.StatusCode.UNAVAILABLE:
-            text = (
-                f"Error: unable to perform an operation on node '{self._label}'. "
-                "Please see diagnostics information and suggestions below.\n\n"
-                f"The member at {self.address} cannot be reached or cannot answer: {text}\n\n"
-                " * Is it running?  Its log says when it is ready.\n"
-                " * Is this its gRPC port (5680)?  -n HOST:PORT or BROKERD_ADDRESS names another.\n"
-                " * Does it use TLS?  Then --ca-file must name its authority."
-            )
+            text = self._unreachable(text)
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = (
                 f"Error: operation on node {self._label} timed out. "
                 f"Timeout value used: {self._timeout_s * 1000:g}"
             )
+        elif code is grpc.StatusCode.UNAUTHENTICATED and _REFUSED in text:
+            text = (
+                f"{self.address} does not let '{self._user}' in: wrong user or password.\n"
+                "--user and --password (or --password-file, BROKERD_USER, BROKERD_PASSWORD) name "
+                "others; guest may come from the member's own machine only."
+            )
+        elif code is grpc.StatusCode.UNIMPLEMENTED:
+            text = (
+                f"{self.address} is not the port for administration: {text}\n"
+                "-n HOST:PORT or BROKERD_ADDRESS must name a member's gRPC port (5680)."
+            )
         is_bare = text.startswith("Error: ")
         return errors.CtlError(text, _STATUS.get(code, errors.EXIT_SOFTWARE), is_bare=is_bare)
+
+    def _unreachable(self, reason: str) -> str:
+        """Return what rabbitmqctl says to a node that is not there, and what may be wrong."""
+        hints = _HINTS
+        if any(words in reason for words in _HTTP_1):
+            reason = "it answers with HTTP/1.1, as the ports of the HTTP API and of metrics do"
+            hints = _HINTS[1:2]
+        return (
+            f"Error: unable to perform an operation on node '{self._label}'. "
+            "Please see diagnostics information and suggestions below.\n\n"
+            f"The member at {self.address} cannot be reached or cannot answer: {reason}\n\n"
+            + "\n".join(hints)
+        )
 
     # ---- listings ---------------------------------------------------------------------------
 
@@ -251,7 +289,7 @@ def missing(kind: str, name: str) -> errors.CtlError:
     if kind == "vhost":
         return errors.no_vhost(name)
     if kind == "queue":
-        return errors.CtlError("Queue not found", errors.EXIT_USAGE)
+        return errors.CtlError(f"Queue not found: there is no '{name}'", errors.EXIT_USAGE)
     return errors.CtlError("Parameter does not exist", errors.EXIT_UNAVAILABLE)
 
 

@@ -27,7 +27,7 @@ _TABLES = ("arguments", "client_properties")
 
 def live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
     """Ask every member that was named; one that is down is no error unless all are."""
-    from brokerd.ctl.client import AdminClient
+    from brokerd.ctl.client import AdminClient, connect
 
     vhost = chosen.vhost if listing.in_vhost else ""
     assert listing.live is not None
@@ -47,6 +47,10 @@ def live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
         if not answered:
             raise failure
         click.echo(f"Warning: {failure}", err=True)
+    if vhost and not found:
+        # Nothing in it, or it is not there.
+        with connect(chosen) as client:
+            client.require_vhost(vhost)
     merged = _merged(found, listing.identity) if listing.identity else found
     for row in merged:
         _shape(row)

@@ -206,5 +206,8 @@ def purge_queue(name: str, dead_letters: bool) -> None:
             client.call("PurgeQueue", request)
         except errors.CtlError as error:
             if error.exit_code == errors.EXIT_DATA:
-                raise errors.CtlError("not_found", errors.EXIT_UNAVAILABLE) from error
+                raise errors.CtlError(
+                    f"not_found: there is no queue '{name}' in vhost '{chosen.vhost}'",
+                    errors.EXIT_UNAVAILABLE,
+                ) from error
             raise

@@ -43,7 +43,7 @@ def set_vm_memory_high_watermark(value: tuple[str, ...], all_members: bool) -> N
         _count(value, 2)
         size = value[1]
         if not _SIZE.fullmatch(size):
-            raise errors.BadArgument
+            raise errors.BadArgument(f"'{size}' is no number of bytes (2GiB)")
         settings.current().say(f"Setting memory threshold on {where} to {size} bytes ...")
         # Else a number below ten would be taken for a fraction.
         _set(MEMORY_SETTING, f"{size}B" if size.isdigit() else size, all_members)
@@ -51,7 +51,9 @@ def set_vm_memory_high_watermark(value: tuple[str, ...], all_members: bool) -> N
     _count(value, 1)
     fraction = value[0]
     if not _FRACTION.fullmatch(fraction):
-        raise errors.BadArgument
+        raise errors.BadArgument(
+            f"'{fraction}' is no fraction (0.6); a number of bytes stands behind 'absolute'"
+        )
     if float(fraction) > 1:
         raise errors.BadArgument("The threshold should be a fraction between 0.0 and 1.0")
     settings.current().say(f"Setting memory threshold on {where} to {fraction} ...")
@@ -68,7 +70,7 @@ def set_disk_free_limit(value: tuple[str, ...], all_members: bool) -> None:
         _count(value, 2)
         fraction = value[1]
         if not _FRACTION.fullmatch(fraction):
-            raise errors.BadArgument
+            raise errors.BadArgument(f"'{fraction}' is no fraction (1.5)")
         settings.current().say(
             f"Setting disk free limit on {where} to {fraction} times the total RAM ..."
         )
@@ -76,7 +78,7 @@ def set_disk_free_limit(value: tuple[str, ...], all_members: bool) -> None:
         return
     _count(value, 1)
     if not _SIZE.fullmatch(value[0]):
-        raise errors.BadArgument
+        raise errors.BadArgument(f"'{value[0]}' is no number of bytes (2GB)")
     settings.current().say(f"Setting disk free limit on {where} to {value[0]} bytes ...")
     _set(DISK_SETTING, f"{value[0]}B" if value[0].isdigit() else value[0], all_members)
 

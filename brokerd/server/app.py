@@ -25,6 +25,8 @@ from brokerd.cluster.errors import ClusterError
 from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.cluster.groups.group_clock import wall_clock_ms
 from brokerd.cluster.groups.host import Host
+from brokerd.cluster.peer import listening
+from brokerd.cluster.peer.certificate_files import UnusableFiles
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
@@ -150,9 +152,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         try:
             await host.start({}, bind, member.members.joining.describe)
         except OSError as error:
-            raise ListenError(
-                f"{error}; another broker may be running (see --port-offset)"
-            ) from error
+            raise ListenError(str(error)) from error
         await start.open_catalog(member, wal)
         try:
             yield member, fronts
@@ -207,7 +207,8 @@ async def _start(
         try:
             await fronts.http.start(config.node.bind or None, port)
         except OSError as error:
-            raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
+            reason = listening.in_words(error)
+            raise ListenError(f"cannot listen on port {port} for HTTP: {reason}") from error
     await _open_management(member, fronts)
     await start.join(member, definitions)
     lifecycle.health.started = True
@@ -251,7 +252,8 @@ async def _open_management(member: Member, fronts: Fronts) -> None:
             member.access.certificate_files.append(context.files)
             await fronts.management.start(host, port, context)
     except OSError as error:
-        raise ListenError(f"cannot listen on port {port} for management: {error}") from error
+        reason = str(error) if isinstance(error, UnusableFiles) else listening.in_words(error)
+        raise ListenError(f"cannot listen on port {port} for management: {reason}") from error
 
 
 async def _stop(member: Member, fronts: Fronts) -> None:

@@ -110,7 +110,7 @@ def test_delete_queue_keeps_to_its_conditions(member: Member, ctl: Ctl) -> None:
     ctl("delete_queue", "kept")
     missing = ctl.run("delete_queue", "kept")
     assert missing.returncode == 64
-    assert missing.stderr == "Error:\nQueue not found\n"
+    assert missing.stderr == "Error:\nQueue not found: there is no 'kept'\n"
 
 
 def test_a_user_is_made_changed_and_deleted(ctl: Ctl) -> None:

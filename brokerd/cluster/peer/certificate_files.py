@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,32 @@ T = TypeVar("T")
 
 #: A chain of certificates has some kilobytes.
 CERTIFICATE_BYTES_MAX = 1024 * 1024
+
+
+class UnusableFiles(OSError):
+    """Certificate files cannot be used; the text says which, and what to do."""
+
+
+def load_chain(context: ssl.SSLContext, files: TlsFiles, setting: str) -> None:
+    """Have a context show a certificate; raises UnusableFiles.
+
+    setting: the section that names the files.
+    """
+    for name, path in (("cert_file", files.certificate), ("key_file", files.key)):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise UnusableFiles(f"cannot read {setting}.{name} {path}: {error.strerror}") from error
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except OSError as error:
+        if files.key == files.certificate:
+            advice = f"is its private key in it, too?  If not, set {setting}.key_file"
+        else:
+            advice = f"{setting}.key_file {files.key} must hold its private key (PEM)"
+        raise UnusableFiles(
+            f"cannot use the certificate {files.certificate}: {error}; {advice}"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -59,7 +86,7 @@ class CertificateFiles(Generic[T]):
             except (OSError, ValueError) as error:
                 self.problem = str(error) or type(error).__name__
                 if self._loaded is None:
-                    raise OSError(self.problem) from error
+                    raise UnusableFiles(self.problem) from error
                 logger.warning(
                     "cannot use the certificate files, keeping the old listener=%s file=%s: %s",
                     self.listener,

@@ -1,14 +1,36 @@
-"""Listening sockets for peers.  Used by peer_service.py, which accepts on them."""
+"""Listening sockets for peers and for gRPC, and what to do where there can be none.
+
+Used by peer_service.py, and by the listeners of the server.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 _BACKLOG = 128
 
 #: A family or an address that this machine does not have.
 _ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+
+_ADVICE = {
+    errno.EADDRINUSE: "another broker may be running (see --port-offset)",
+    errno.EADDRNOTAVAIL: "--bind (node.bind) must name an address of this machine",
+    errno.EACCES: "ports below 1024 are the system's (see --port-offset)",
+}
+
+
+def in_words(error: OSError) -> str:
+    """Return why a port cannot be listened on, and what to do about it."""
+    if isinstance(error, socket.gaierror):
+        return (
+            f"{error.strerror}; --bind (node.bind) must be an address of this machine, or a name "
+            "that resolves to one"
+        )
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{reason}; {advice}" if advice else reason
 
 
 def listen(address: str) -> list[socket.socket]:

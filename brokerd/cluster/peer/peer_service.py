@@ -103,7 +103,8 @@ class PeerService:
         try:
             found = listening.listen(address)
         except OSError as error:
-            raise OSError(f"cannot listen for peers on {address}: {error}") from error
+            reason = listening.in_words(error)
+            raise OSError(f"cannot listen for peers on {address}: {reason}") from error
         self._listeners += found
         return int(found[0].getsockname()[1])
 

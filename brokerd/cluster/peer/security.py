@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brokerd.cluster.config import TlsFiles
-from brokerd.cluster.peer.certificate_files import CertificateFiles
+from brokerd.cluster.peer.certificate_files import CertificateFiles, load_chain
 from brokerd.raft.messages import NodeId
 
 # It logs every header it codes, and with them the secret (SEC-20).
@@ -51,7 +51,7 @@ def _load(files: TlsFiles, protocol: int) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS_TLS12)
     context.set_alpn_protocols([ALPN])
-    context.load_cert_chain(files.certificate, files.key)
+    load_chain(context, files, "peer_tls")
     context.load_verify_locations(files.ca)
     context.verify_mode = ssl.CERT_REQUIRED
     # The authority may be an intermediate one.

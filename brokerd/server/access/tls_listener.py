@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Sequence
 
 from brokerd.cluster.config import TlsFiles
-from brokerd.cluster.peer.certificate_files import CertificateFiles
+from brokerd.cluster.peer.certificate_files import CertificateFiles, load_chain
 from brokerd.config import TlsConfig
 
 
@@ -51,10 +51,7 @@ def listener_context(
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if protocols:
             context.set_alpn_protocols(protocols)
-        try:
-            context.load_cert_chain(files.certificate, files.key)
-        except OSError as error:
-            raise OSError(f"cannot use the certificate {files.certificate}: {error}") from error
+        load_chain(context, files, "tls")
         if files.ca:
             try:
                 context.load_verify_locations(files.ca)

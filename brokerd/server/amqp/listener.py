@@ -12,6 +12,7 @@ from typing import Any
 
 from brokerd import __version__
 from brokerd.amqp.config import ConnectionConfig
+from brokerd.cluster.peer import listening
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.config import BrokerConfig, TlsConfig
 from brokerd.core.catalog.identity import Identity
@@ -134,8 +135,7 @@ class AmqpListener:
             )
         except OSError as error:
             raise ListenError(
-                f"cannot listen on {host or '*'}:{port} for AMQP: {error.strerror or error}; "
-                "another broker may be running (see --port-offset)"
+                f"cannot listen on {host or '*'}:{port} for AMQP: {listening.in_words(error)}"
             ) from error
         self._servers.append(server)
         scheme = "AMQPS" if context is not None else "AMQP"

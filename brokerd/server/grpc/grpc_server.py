@@ -139,7 +139,8 @@ class GrpcServer:
         try:
             self._listeners = listening.listen(address)
         except OSError as error:
-            raise ListenError(f"cannot listen on {address} for gRPC: {error}") from error
+            reason = listening.in_words(error)
+            raise ListenError(f"cannot listen on {address} for gRPC: {reason}") from error
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.listen(config.listeners.backlog)

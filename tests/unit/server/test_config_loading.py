@@ -41,6 +41,18 @@ def test_names_that_hosts_and_pods_have_are_taken(name: str) -> None:
     assert config.load(None, {}, {"node": {"name": name}}).node_name == name
 
 
+@pytest.mark.parametrize(("section", "key"), [("memory", "high_watermark"), ("disk", "free_limit")])
+def test_a_quantity_that_cannot_be_read_is_refused(section: str, key: str) -> None:
+    """Falling back to the default would show under load only."""
+    expected = rf"{section}\.{key}: 'lots' is neither a fraction \(0.6\) nor a number of bytes"
+    with pytest.raises(config.ConfigError, match=expected):
+        config.load(None, {}, {section: {key: "lots"}})
+    with pytest.raises(config.ConfigError, match=r"total_override: not a number of bytes: 'lots'"):
+        config.load(None, {}, {"memory": {"total_override": "lots"}})
+    for value in ("", "0.5", "2GiB", "1048576KiB"):
+        assert config.load(None, {}, {section: {key: value}})
+
+
 def test_an_offset_beyond_the_last_port_is_refused_with_the_highest_that_goes() -> None:
     with pytest.raises(
         config.ConfigError, match=r"http \(15692\) beyond port 65535: use at most 49843"

@@ -61,3 +61,23 @@ def test_port_that_is_taken_is_an_error_and_leaves_nothing_open() -> None:
 def test_what_is_no_address_is_an_error(address: str) -> None:
     with pytest.raises(OSError, match="not an address"):
         listening.listen(address)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EADDRINUSE, "x"), "Address already in use; another broker may be running"),
+        (OSError(errno.EADDRNOTAVAIL, "x"), "; --bind (node.bind) must name an address of this"),
+        (OSError(errno.EACCES, "x"), "Permission denied; ports below 1024 are the system's"),
+        (OSError(errno.EMFILE, "x"), "Too many open files"),
+        (OSError("not an address: 'x'"), "not an address: 'x'"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "; --bind (node.bind)"),
+    ],
+)
+def test_a_reason_ends_with_what_to_do(error: OSError, words: str) -> None:
+    assert words in listening.in_words(error)
+
+
+def test_another_broker_is_not_suspected_of_a_name_that_does_not_resolve() -> None:
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert "another broker" not in listening.in_words(unknown)

@@ -145,7 +145,7 @@ class AdminClient:
 
     def _unreachable(self, reason: str) -> str:
         """Return what rabbitmqctl says to a node that is not there, and what may be wrong."""
-        hints = _HINTS
+        hints: tuple[str, ...] = _HINTS
         if any(words in reason for words in _HTTP_1):
             reason = "it answers with HTTP/1.1, as the ports of the HTTP API and of metrics do"
             hints = _HINTS[1:2]

@@ -181,6 +181,11 @@ class _Figures(Collector):
             connections.refused_total,
         )
         yield counter(
+            "brokerd_connections_lost",
+            "AMQP clients that left without connection.close, or fell silent.",
+            connections.lost_total,
+        )
+        yield counter(
             "brokerd_connections_displaced",
             "AMQP sockets dropped before their login to make room for others.",
             connections.displaced_total,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,3 +141,17 @@ def test_the_reference_names_what_a_member_shows(member: Member) -> None:
     # This member has no certificates.
     shown = {name for name in shown if name.startswith("brokerd_")}
     assert {name for name in named if "certificate" not in name} == shown
+
+
+def test_a_client_that_leaves_without_connection_close_is_a_warning_and_counted(
+    member: Member,
+) -> None:
+    """Programs that are killed do so every day: it is no error of the broker's."""
+    name = "brokerd_connections_lost_total"
+    before = scrape(member)[name, ()]
+    connection = member.connect()
+    socket.close(connection._impl._transport._sock.detach())
+    eventually(lambda: scrape(member)[name, ()] == before + 1, "it is counted")
+    lines = [line for line in member.log().splitlines() if "connection.close" in line]
+    assert "[WARNING] lost AMQP connection" in lines[-1]
+    assert not [line for line in lines if "[ERROR]" in line]

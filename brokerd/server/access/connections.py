@@ -111,6 +111,8 @@ class Connections(Generic[ClientT]):
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
         self.accepted_total = 0
         self.refused_total = 0
+        #: Clients that logged in and ended without connection.close.
+        self.lost_total = 0
         self.displaced_total = 0
 
     def admit(self, connection: ClientT) -> bool:

@@ -371,7 +371,11 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
 
     def _on_failed(self, event: events.ConnectionFailed) -> None:
         text = f"error on AMQP connection {self.name}: {event.reason}"
-        if self.user:
+        if self.user and not event.code:
+            # The client left or fell silent: no mistake of it or of ours.
+            self._connections.lost_total += 1
+            log.warning("lost AMQP connection %s: %s", self.name, event.reason)
+        elif self.user:
             log.error("%s", text)
         elif self.received_bytes:
             self._connections.handshake_broken(text)

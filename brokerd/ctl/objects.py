@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from brokerd.ctl import errors, settings
+
+if TYPE_CHECKING:
+    from brokerd.ctl.client import AdminClient
 
 #: Whose parameters mean something here.
 COMPONENTS = ("federation-upstream", "federation-upstream-set", "shovel")
@@ -152,12 +156,39 @@ def clear_parameter(component: str, name: str) -> None:
     _clear("parameter", f"{component}/{name}")
 
 
+_YES = click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal either.")
+
+
+def _ask(
+    client: AdminClient, chosen: settings.Settings, name: str, verb: str, what: tuple[str, str]
+) -> None:
+    """Ask whoever sits at a terminal, where messages would go; ends the command for a "no".
+
+    Scripts are not asked, and rabbitmqctl's users neither.
+    """
+    if chosen.stands_in or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    field, words = what
+    rows = client.live_rows("queues", chosen.vhost)
+    count = max((int(row.get(field) or 0) for row in rows if row["name"] == name), default=0)
+    if count:
+        click.confirm(
+            f"{verb} '{name}' in vhost '{chosen.vhost}' with its {count:,} {words}?",
+            abort=True,
+            err=True,
+        )
+
+
 @click.command(cls=settings.Command)
 @click.argument("name")
 @click.option("-e", "--if-empty", is_flag=True, help="Only if it holds no messages.")
 @click.option("-u", "--if-unused", is_flag=True, help="Only if it has no consumers.")
-def delete_queue(name: str, if_empty: bool, if_unused: bool) -> None:
-    """Delete a queue (option -p); its own log decides the conditions."""
+@_YES
+def delete_queue(name: str, if_empty: bool, if_unused: bool, yes: bool) -> None:
+    """Delete a queue (option -p); its own log decides the conditions.
+
+    At a terminal it asks first where messages would go.
+    """
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
@@ -169,6 +200,8 @@ def delete_queue(name: str, if_empty: bool, if_unused: bool) -> None:
     condition = f"if {' and if '.join(conditions)} " if conditions else ""
     chosen.say(f"Deleting queue '{name}' on vhost '{chosen.vhost}' {condition}...")
     with connect(chosen) as client:
+        if not yes and not if_empty:
+            _ask(client, chosen, name, "Delete", ("messages", "messages"))
         try:
             result = client.delete(
                 "queue", chosen.vhost, name, if_empty=if_empty, if_unused=if_unused
@@ -192,8 +225,11 @@ def _undeleted(error: errors.CtlError, if_empty: bool, if_unused: bool) -> error
 @click.option(
     "--dead-letters", is_flag=True, help="Give up nothing but dead letters that wait in it."
 )
-def purge_queue(name: str, dead_letters: bool) -> None:
-    """Remove a queue's ready messages (option -p), and dead letters that wait in it."""
+@_YES
+def purge_queue(name: str, dead_letters: bool, yes: bool) -> None:
+    """Remove a queue's ready messages (option -p), and dead letters that wait in it; at a terminal
+    it asks first.
+    """
     from brokerd.ctl.client import connect
     from brokerd.rpc.v1 import admin_pb2
 
@@ -202,6 +238,10 @@ def purge_queue(name: str, dead_letters: bool) -> None:
     chosen.say(f"Purging {what} '{name}' in vhost '{chosen.vhost}' ...")
     request = admin_pb2.PurgeQueueRequest(vhost=chosen.vhost, name=name, dead_letters=dead_letters)
     with connect(chosen) as client:
+        if not yes:
+            column = "messages_dlx" if dead_letters else "messages_ready"
+            words = "dead letters" if dead_letters else "ready messages"
+            _ask(client, chosen, name, "Purge", (column, words))
         try:
             client.call("PurgeQueue", request)
         except errors.CtlError as error:

@@ -98,6 +98,9 @@ class Profile:
     federation_confirm_loss: bool = True
     #: R-FED-2, seconds
     federation_reconnect_delay: int = 5
+    #: Of the HTTP API: x-queue-type is among the arguments of every queue, and a vhost that one may
+    #: not enter is not found
+    management_as_4_3: bool = True
     #: Whether shovels give up what no queue of their destination takes
     shovel_drop_unroutable: bool = False
 
@@ -132,6 +135,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "memory_cgroup_aware": False,
     "federation_honour_alarms": False,
     "federation_confirm_loss": False,
+    "management_as_4_3": False,
     "shovel_drop_unroutable": True,
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brokerd.core.catalog import features
 from brokerd.ctl import aside, errors, output, settings
 
 if TYPE_CHECKING:
@@ -20,31 +21,6 @@ POLL_S = 0.2
 #: rabbitmqctl's, where -t is not given.
 WAIT_S = 10.0
 AWAIT_S = 300.0
-
-#: Feature flags of RabbitMQ 3.8 to 4.x for what brokerd does from the start: scripts may enable
-#: them.  Not those of streams, mirrored queues and Khepri.
-RABBITMQ_FLAGS = frozenset(
-    {
-        "classic_queue_type_delivery_support",
-        "detailed_queues_endpoint",
-        "direct_exchange_routing_v2",
-        "drop_unroutable_metric",
-        "empty_basic_get_metric",
-        "feature_flags_v2",
-        "implicit_default_bindings",
-        "listener_records_in_ets",
-        "maintenance_mode_status",
-        "message_containers",
-        "message_containers_deaths_v2",
-        "quorum_queue",
-        "quorum_queue_non_voters",
-        "rabbitmq_4.0.0",
-        "rabbitmq_4.1.0",
-        "tracking_records_in_ets",
-        "user_limits",
-        "virtual_host_metadata",
-    }
-)
 
 
 def info(client: AdminClient) -> Any:
@@ -279,7 +255,7 @@ def enable_feature_flag(flag: str) -> None:
         if flag == "all" or flag in ours:
             names = ours if flag == "all" else [flag]
             client.call("EnableFeatures", admin_pb2.EnableFeaturesRequest(names=names))
-        elif flag not in RABBITMQ_FLAGS:
+        elif flag not in features.OF_RABBITMQ:
             raise errors.CtlError(
                 f"This feature flag is not supported by node {chosen.label}", errors.EXIT_USAGE
             )

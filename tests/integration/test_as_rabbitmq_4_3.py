@@ -6,13 +6,16 @@ In the default profile and in rabbitmq-4.3: the expected values were taken from 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pika
 import pytest
 
+from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_http_api import ask
 
 PROFILES = ("brokerd", "rabbitmq-4.3")
 _numbers = itertools.count(1)
@@ -122,3 +125,98 @@ def test_a_new_routing_key_of_a_dead_letter_is_its_only_one(channel: Any) -> Non
     headers = taken(channel, third)[1].headers
     assert headers["CC"] == ["cc"]
     assert [death["routing-keys"] for death in headers["x-death"]] == [[second], [first, "cc"]]
+
+
+# ---- the HTTP API, as rabbitmqadmin 2 reads it ---------------------------------------------------
+
+
+def asked(
+    member: Member, method: str, path: str, body: Any = None, user: str = "guest:guest"
+) -> tuple[int, Any]:
+    raw = None if body is None else json.dumps(body).encode()
+    status, _, answer = ask(member, method, f"/api/{path}", raw, user)
+    return status, json.loads(answer) if answer else None
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_every_queue_has_its_type_among_its_arguments(
+    member: Member, channel: Any, kind: str
+) -> None:
+    arguments = {} if kind == "classic" else {"x_queue_type": kind}
+    name = declared(channel, "typed", x_max_length=9, **arguments)
+    row = asked(member, "GET", f"queues/%2F/{name}")[1]
+    assert row["arguments"] == {"x-max-length": 9, "x-queue-type": kind}
+    assert row["single_active_consumer_tag"] is None
+
+
+def test_delayed_messages_are_seen(member: Member, channel: Any) -> None:
+    """R-QQ-24."""
+    delay = {"x_delayed_retry_type": "all", "x_delayed_retry_min": 60_000}
+    name = declared(channel, "delayed", x_queue_type="quorum", **delay)
+    channel.basic_publish("", name, b"")
+    channel.basic_nack(taken(channel, name)[0].delivery_tag)
+
+    def delayed() -> bool:
+        return bool(asked(member, "GET", f"queues/%2F/{name}")[1]["messages_delayed"] == 1)
+
+    eventually(delayed, "the message waits")
+
+
+def test_a_vhost_that_one_may_not_enter_is_not_found(member: Member) -> None:
+    for user, tag in (("manager", "management"), ("policies", "policymaker")):
+        asked(member, "PUT", f"users/{user}", {"password": "p", "tags": tag})
+    unknown = (404, {"error": "not_found", "reason": "Not Found"})
+    for path in ("queues/%2F", "exchanges/%2F", "bindings/%2F", "policies/%2F"):
+        assert asked(member, "GET", path, user="manager:p") == unknown
+    assert asked(member, "PUT", "queues/%2F/q", {}, "manager:p") == unknown
+    policy = {"pattern": "x", "definition": {"max-length": 1}}
+    assert asked(member, "PUT", "policies/%2F/x", policy, "manager:p")[0] == 401
+    assert asked(member, "PUT", "policies/%2F/x", policy, "policies:p") == unknown
+
+
+def test_users_have_pages(member: Member) -> None:
+    status, page = asked(member, "GET", "users?page=1&page_size=1")
+    assert (status, len(page["items"]), page["page"]) == (200, 1, 1)
+
+
+def test_what_is_not_there_has_no_bindings(member: Member) -> None:
+    status, rows = asked(member, "GET", "queues/%2F/nope/bindings")
+    assert (status, [row["destination"] for row in rows]) == (200, ["nope"])
+    assert asked(member, "GET", "exchanges/%2F/nope/bindings/source") == (200, [])
+    assert asked(member, "GET", "exchanges/%2F/nope/bindings/destination") == (200, [])
+    assert asked(member, "GET", "queues/nope/nope/bindings")[0] == 404
+
+
+def test_a_wrong_policy_failed_its_validation(member: Member) -> None:
+    policy = {"pattern": "x", "definition": {"max-length": "x"}}
+    status, error = asked(member, "PUT", "policies/%2F/x", policy)
+    assert (status, error["error"]) == (400, "bad_request")
+    assert error["reason"].startswith("Validation failed\n\n")
+
+
+def test_memory_has_all_parts_of_rabbitmq(member: Member) -> None:
+    [node] = asked(member, "GET", "nodes")[1]
+    memory = asked(member, "GET", f"nodes/{node['name']}/memory")[1]["memory"]
+    assert len([part for part in memory if type(memory[part]) is int]) >= 26
+    assert {"quorum_queue_dlx_procs", "mgmt_db", "reserved_unallocated"} <= memory.keys()
+
+
+def test_flags_of_rabbitmq_are_enabled_by_name(member: Member) -> None:
+    for name in ("khepri_db", "rabbitmq_4.3.0", "stream_filtering"):
+        assert asked(member, "PUT", f"feature-flags/{name}/enable", {})[0] == 204
+    assert asked(member, "PUT", "feature-flags/rabbitmq_9/enable", {})[0] == 400
+    deprecated = {
+        each["name"]: each["state"] for each in asked(member, "GET", "deprecated-features")[1]
+    }
+    assert deprecated["transient_nonexcl_queues"] == "permitted"
+    assert (len(deprecated), deprecated["global_qos"]) == (8, "denied")
+
+
+def test_logins_over_grpc_count_as_http(member: Member) -> None:
+    [node] = asked(member, "GET", "nodes")[1]
+    admin = Admin(member)
+    admin.feature_flags()
+    admin.close()
+    rows = asked(member, "GET", f"auth/attempts/{node['name']}")[1]
+    assert "grpc" not in {row["protocol"] for row in rows}
+    assert len({row["protocol"] for row in rows}) == len(rows)

@@ -122,6 +122,26 @@ FEATURES = (
 )
 
 
+#: Flags of RabbitMQ 4.3.6 and earlier that scripts enable by name before an upgrade: there is
+#: nothing to do for them.
+OF_RABBITMQ = frozenset(
+    (
+        *("classic_mirrored_queue_version", "classic_queue_type_delivery_support"),
+        *("detailed_queues_endpoint", "direct_exchange_routing_v2", "drop_unroutable_metric"),
+        *("empty_basic_get_metric", "feature_flags_v2", "implicit_default_bindings", "khepri_db"),
+        *("listener_records_in_ets", "maintenance_mode_status", "message_containers"),
+        *("message_containers_deaths_v2", "quorum_queue", "quorum_queue_non_voters"),
+        *("rabbit_exchange_type_local_random", "rabbitmq_4.0.0", "rabbitmq_4.1.0"),
+        *("rabbitmq_4.2.0", "rabbitmq_4.3.0", "restart_streams", "stream_filtering"),
+        *("stream_queue", "stream_sac_coordinator_unblock_group"),
+        *("stream_single_active_consumer", "stream_update_config_command"),
+        *("tie_binding_to_dest_with_keep_while_cond", "topic_binding_projection_v4"),
+        *("topic_binding_projection_v5", "track_qq_members_uids", "tracking_records_in_ets"),
+        *("user_limits", "virtual_host_metadata"),
+    )
+)
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all flags of this version."""
     return tuple(feature.name for feature in FEATURES)

@@ -26,7 +26,7 @@ FIGURES = (
         "unacked_bytes",
         "consumers",
     ),
-    *("is_unattended", "delivery_limit", "memory_bytes", "head_ms", "used_ms"),
+    *("is_unattended", "delivery_limit", "memory_bytes", "head_ms", "used_ms", "delayed"),
     *COUNTERS,
 )
 #: Of a limit that is not set, and of a time that there is not.
@@ -54,6 +54,7 @@ def encode(state: QueueState) -> bytes:
         store.memory_bytes(),
         UNKNOWN if head is None else head.entry.enqueued_ms,
         UNKNOWN if used_ms is None else used_ms,
+        state.delayed.count,
         *[counters[name] for name in COUNTERS],
     )
     active = state.consumers.active if options.single_active_consumer else None

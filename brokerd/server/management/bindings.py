@@ -13,7 +13,7 @@ from typing import Literal
 from urllib.parse import quote, quote_plus
 
 from brokerd.core.catalog import catalog_commands, declare, names
-from brokerd.core.catalog.catalog_objects import Binding, Queue
+from brokerd.core.catalog.catalog_objects import Binding
 from brokerd.core.catalog.refusals import Refused
 from brokerd.server.management import listing, objects
 from brokerd.server.management.call import (
@@ -60,16 +60,16 @@ def row(binding: Binding) -> Json:
     }
 
 
-def implicit(queue: Queue) -> Json:
+def implicit(vhost: str, queue: str) -> Json:
     """Return the binding that every queue has to the default exchange."""
     return {
         "source": "",
-        "vhost": queue.vhost,
-        "destination": queue.name,
+        "vhost": vhost,
+        "destination": queue,
         "destination_type": "queue",
-        "routing_key": queue.name,
+        "routing_key": queue,
         "arguments": {},
-        "properties_key": properties_key(queue.name, {}),
+        "properties_key": properties_key(queue, {}),
     }
 
 
@@ -79,7 +79,7 @@ async def _rows(call: Call, vhosts: Iterable[str]) -> list[Json]:
     for vhost in vhosts:
         queues = view.records("queue", vhost)
         async for part in in_slices(range(len(queues))):
-            found += [implicit(each) for i in part if isinstance(each := queues[i], Queue)]
+            found += [implicit(queues[i].vhost, queues[i].name) for i in part]
         records = view.records("binding", vhost)
         async for part in in_slices(range(len(records))):
             found += [row(each) for i in part if isinstance(each := records[i], Binding)]
@@ -100,34 +100,41 @@ def _explicit(call: Call) -> Iterator[Binding]:
         yield record
 
 
+def _named(call: Call) -> tuple[str, str]:
+    """Return vhost and name of the path; what is not there has no bindings.  HttpError: 404."""
+    if call.vhost not in call.services.catalog.view.vhosts:
+        raise not_found()
+    return call.vhost, call.parts["name"]
+
+
 async def _of_queue(call: Call) -> Answer:
-    """3.10.8 shows the implicit binding of a queue that is not there; here that is a 404."""
-    queue = objects.existing_queue(call)
-    rows = [implicit(queue)]
+    """As RabbitMQ, a queue that is not there has its implicit binding, too."""
+    vhost, name = _named(call)
+    rows = [implicit(vhost, name)]
     rows += [
         row(binding)
         for binding in _explicit(call)
-        if binding.destination_kind == "queue" and binding.destination == queue.name
+        if binding.destination_kind == "queue" and binding.destination == name
     ]
     return Answer(value=await listing.answer(rows, call.query))
 
 
 async def _of_source(call: Call) -> Answer:
-    exchange = objects.existing_exchange(call)
-    if exchange.name == names.DEFAULT_EXCHANGE:
+    name = objects.exchange_name(_named(call)[1])
+    if name == names.DEFAULT_EXCHANGE:
         queues = call.services.catalog.view.records("queue", call.vhost)
-        rows = [implicit(each) for each in queues if isinstance(each, Queue)]
+        rows = [implicit(each.vhost, each.name) for each in queues]
     else:
-        rows = [row(binding) for binding in _explicit(call) if binding.source == exchange.name]
+        rows = [row(binding) for binding in _explicit(call) if binding.source == name]
     return Answer(value=await listing.answer(rows, call.query))
 
 
 async def _of_destination(call: Call) -> Answer:
-    exchange = objects.existing_exchange(call)
+    name = objects.exchange_name(_named(call)[1])
     rows = [
         row(binding)
         for binding in _explicit(call)
-        if binding.destination_kind == "exchange" and binding.destination == exchange.name
+        if binding.destination_kind == "exchange" and binding.destination == name
     ]
     return Answer(value=await listing.answer(rows, call.query))
 
@@ -153,7 +160,7 @@ def _between(call: Call) -> list[Json]:
         raise not_found()
     if source == names.DEFAULT_EXCHANGE:
         queue = view.queue(call.vhost, destination) if kind == "queue" else None
-        return [] if queue is None else [implicit(queue)]
+        return [] if queue is None else [implicit(queue.vhost, queue.name)]
     return [
         row(binding)
         for binding in _explicit(call)

@@ -197,6 +197,8 @@ def check_right(call: Call, right: Right) -> None:
         may = call.may_enter(call.vhost)
     else:
         may = True
+    if not may and call.services.profile.management_as_4_3:
+        raise HttpError(404, "not_found", "Not Found")
     if not may:
         what = "object" if right is Right.POLICYMAKER else "virtual host"
         raise not_authorised(f"User not authorised to access {what}")

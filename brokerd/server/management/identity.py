@@ -76,7 +76,7 @@ async def _enable(call: Call) -> Answer:
         reply = await call.objects.write(catalog_commands.enable_features([name]))
         if reply["code"] == catalog_commands.REFUSED:
             raise bad_request(reply["text"])
-    elif name not in dict(RABBITMQ_FLAGS):
+    elif name not in features.OF_RABBITMQ:
         raise bad_request(f"the feature flag {name} is unknown")
     return no_content()
 
@@ -92,8 +92,42 @@ def _flag(name: str, description: str, state: str, provider: str) -> dict[str, s
     }
 
 
-async def _deprecated(_: Call) -> Answer:
-    """4.x lists what it will drop; this broker drops nothing of RabbitMQ's that it has."""
+#: What RabbitMQ 4.3 lists, and whether it is here.
+_DEPRECATED = {
+    "amqp_address_v1": ("denied", "denied_by_default"),
+    "amqp_filter_set_bug": ("denied", "denied_by_default"),
+    "classic_queue_mirroring": ("denied", "removed"),
+    "global_qos": ("denied", "denied_by_default"),
+    "management_metrics_collection": ("permitted", "permitted_by_default"),
+    "queue_master_locator": ("denied", "denied_by_default"),
+    "ram_node_type": ("denied", "removed"),
+    "transient_nonexcl_queues": ("permitted", "permitted_by_default"),
+}
+
+
+async def _deprecated(call: Call) -> Answer:
+    """This broker drops nothing of RabbitMQ's that it has: none of them is used to be dropped."""
+    profile = call.services.profile
+    here = {
+        "global_qos": profile.qos_global == "allow",
+        "transient_nonexcl_queues": profile.queues_transient_nonexclusive != "deny",
+    }
+    rows = [
+        {
+            "name": name,
+            "desc": "",
+            "doc_url": "",
+            "provided_by": "rabbit",
+            "state": "permitted" if here.get(name, state == "permitted") else "denied",
+            "deprecation_phase": phase,
+        }
+        for name, (state, phase) in _DEPRECATED.items()
+    ]
+    return Answer(value=rows)
+
+
+async def _deprecated_used(_: Call) -> Answer:
+    """None: nothing will be dropped."""
     return Answer(value=[])
 
 
@@ -113,10 +147,10 @@ ROUTES = (
     ),
     Route(
         *("GET", "/api/deprecated-features", Right.MANAGEMENT, _deprecated),
-        "Deprecated features (4.x); there are none",
+        "Deprecated features (4.x), and which are permitted",
     ),
     Route(
-        *("GET", "/api/deprecated-features/used", Right.MANAGEMENT, _deprecated),
+        *("GET", "/api/deprecated-features/used", Right.MANAGEMENT, _deprecated_used),
         "Deprecated features in use (4.x); there are none",
     ),
 )

@@ -25,7 +25,10 @@ _SHOVEL = {
     "dest_exchange_key": "destination_exchange_key",
 }
 #: What RabbitMQ calls states of links.
-_STATES = {"shutdown": "terminated"}
+#: RabbitMQ knows starting, running and terminated; clients refuse a list with any other.
+_STATES = {"shutdown": "terminated", "error": "terminated", "unroutable": "running"}
+#: With which a link of RabbitMQ consumes; a link to a queue may have one of its own.
+_CONSUMER_TAG = "federation-link-{}"
 
 
 def _moment(since_ms: int) -> str:
@@ -48,6 +51,7 @@ def link_row(row: Json) -> Json:
         "timestamp": _moment(row["since_ms"]),
         kind: row.get(kind, ""),
         f"upstream_{kind}": row.get(f"upstream_{kind}", ""),
+        "consumer_tag": _CONSUMER_TAG.format(row["upstream"]),
     }
     return found | ({"error": row["error"]} if row["error"] else {})
 

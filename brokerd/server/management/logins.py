@@ -54,8 +54,17 @@ async def _attempts(call: Call) -> Answer:
     if node not in services.catalog.view.members() and node != services.node:
         raise not_found()
     rows = (await services.figures.everywhere(ATTEMPTS)).all()
-    shown = [{k: v for k, v in row.items() if k != "node"} for row in rows if row["node"] == node]
-    return Answer(value=shown)
+    shown: dict[str, Json] = {}
+    for row in rows:
+        if row["node"] != node:
+            continue
+        # gRPC is spoken over HTTP; clients refuse an answer with a protocol that they do not know.
+        protocol = "http" if row["protocol"] == "grpc" else row["protocol"]
+        found = shown.setdefault(protocol, {"protocol": protocol})
+        for name, value in row.items():
+            if name not in ("node", "protocol"):
+                found[name] = found.get(name, 0) + value
+    return Answer(value=list(shown.values()))
 
 
 async def _sources(call: Call) -> Answer:

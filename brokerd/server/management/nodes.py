@@ -206,6 +206,17 @@ async def _node(call: Call) -> Answer:
     raise not_found()
 
 
+#: Parts of RabbitMQ 4.3's memory; clients refuse an answer that lacks one.
+_MEMORY_OF_RABBITMQ = (
+    *("connection_readers", "connection_writers", "connection_channels", "connection_other"),
+    *("stream_queue_procs", "stream_queue_replica_reader_procs", "stream_queue_coordinator_procs"),
+    *("queue_procs", "quorum_queue_procs", "quorum_queue_dlx_procs", "plugins", "metadata_store"),
+    *("other_proc", "metrics", "mgmt_db", "quorum_ets", "mnesia", "metadata_store_ets"),
+    *("other_ets", "binary", "msg_index", "code", "atom", "other_system", "allocated_unused"),
+    "reserved_unallocated",
+)
+
+
 async def _memory(call: Call) -> Answer:
     """Parts of a member's memory, in our names with RabbitMQ's `total` and `strategy`."""
     name = call.parts["name"]
@@ -217,9 +228,11 @@ async def _memory(call: Call) -> Answer:
     parts = {part: int(rows[0].get(part, 0)) for part in memory_breakdown.PARTS}
     total = sum(parts.values())
     value = {
+        **dict.fromkeys(_MEMORY_OF_RABBITMQ, 0),
         **parts,
-        "connection_readers": 0,
-        "connection_writers": 0,
+        "other_system": parts["other"],
+        "mgmt_db": parts["telemetry"],
+        "metadata_store": parts["catalog"],
         "connection_channels": parts["channels"],
         "connection_other": parts["connections"],
         "queue_procs": parts["classic_queues"],

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from brokerd.core.catalog.catalog_objects import Record
 from brokerd.server.management import changes, listing
-from brokerd.server.management.call import Answer, Call, Handler, Json, bad_request, not_found
+from brokerd.server.management.call import (
+    Answer,
+    Call,
+    Handler,
+    HttpError,
+    Json,
+    bad_request,
+    not_found,
+)
 from brokerd.server.management.routes import Right, Route
 
 _FIELDS = ("pattern", "apply-to", "definition", "priority")
@@ -44,7 +52,14 @@ def _of(kind: str) -> tuple[Handler, Handler, Handler, Handler]:
     async def put(call: Call) -> Answer:
         call.check_vhost()
         spec = spec_of(await call.needed("pattern", "definition"), kind)
-        return await changes.put(call, changes.upsert(kind, call.vhost, call.parts["name"], spec))
+        try:
+            operation = changes.upsert(kind, call.vhost, call.parts["name"], spec)
+            return await changes.put(call, operation)
+        except HttpError as error:
+            if error.status == 400:
+                # Clients look for these words.
+                error.reason = f"Validation failed\n\n{error.reason}\n"
+            raise
 
     async def delete(call: Call) -> Answer:
         return await changes.delete(call, kind, call.vhost, call.parts["name"])

@@ -36,6 +36,7 @@ _OF_POLICIES = ("policy", "operator_policy", "effective_policy_definition")
 _OF_CATALOG = _PLAIN.union(_OF_POLICIES, ("members", "online"))
 _OF_GAUGES = tuple(name for gauge in queue_figures.GAUGES for name in (gauge, f"{gauge}_details"))
 CONSUMERS = "consumers"
+TYPE = "x-queue-type"
 #: Rows at most that are taken as they were kept before clients have their turn.
 KEPT_ROWS = 2_000
 #: Rows at most that are made before clients have their turn: one takes 30 microseconds.
@@ -57,6 +58,7 @@ class Maker:
         self._alive = services.listed.groups.alive() | {NodeId(services.node)}
         self._online: dict[tuple[str, ...], list[str]] = {}
         self.has_figures = self._wanted is None or not self._wanted <= _OF_CATALOG
+        self._has_type = services.profile.management_as_4_3
         self._has_gauges = self._wants(_OF_GAUGES)
         self._has_stats = self._wants(("message_stats",))
         self._has_policies = self._wants(_OF_POLICIES)
@@ -73,7 +75,7 @@ class Maker:
             "durable": queue.durable,
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive_owner is not None,
-            "arguments": queue.arguments,
+            "arguments": self._arguments(queue),
             "node": queue.members[0] if queue.members else "",
         }
         if queue.type == "quorum":
@@ -81,6 +83,12 @@ class Maker:
             row["online"] = self._online_of(queue)
             row["leader"] = row["node"]
         return row
+
+    def _arguments(self, queue: Queue) -> Json:
+        """RabbitMQ 4.3 writes the type into the arguments when a queue is declared."""
+        if not self._has_type or TYPE in queue.arguments:
+            return queue.arguments
+        return queue.arguments | {TYPE: queue.type}
 
     def _online_of(self, queue: Queue) -> list[str]:
         """Return the members of a queue that are up; thousands have the same."""
@@ -160,11 +168,14 @@ def _figures(queue: Queue, found: Figures) -> Json:
     if queue.type == "quorum":
         limit = found["limit"]
         row["messages_dlx"] = found["dlx"]
+        # A member of an earlier version does not say.
+        row["messages_delayed"] = found.get("delayed", 0)
         row["delivery_limit"] = "unlimited" if limit is None else limit
+        # 3.10 calls it so, 4.3 as it does for classic queues.
         row["single_active_consumer_ctag"] = found["single"]
     else:
-        row["single_active_consumer_tag"] = found["single"]
         row["exclusive_consumer_tag"] = None
+    row["single_active_consumer_tag"] = found["single"]
     return row
 
 

@@ -25,7 +25,7 @@ def row(record: Record) -> Json:
 
 async def _list(call: Call) -> Answer:
     rows = [row(record) for record in call.services.catalog.view.records("user")]
-    return Answer(value=await listing.whole(rows, call.query, ("name",)))
+    return Answer(value=await listing.answer(rows, call.query, ("name",)))
 
 
 async def _without_permissions(call: Call) -> Answer:

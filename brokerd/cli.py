@@ -61,6 +61,11 @@ def main() -> None:
     metavar="PATH",
     help="Definitions (RabbitMQ's JSON) that are to be there: a file, or a folder of *.json.",
 )
+@click.option(
+    "--skip-unsupported",
+    is_flag=True,
+    help="Leave out definitions of what is not here (streams, exchanges of plug-ins), log each.",
+)
 def serve(
     config_file: Path | None,
     data_dir: str | None,
@@ -68,6 +73,7 @@ def serve(
     bind: str | None,
     port_offset: int | None,
     load_definitions: str | None,
+    skip_unsupported: bool,
 ) -> None:
     """Run one member until SIGTERM or SIGINT.
 
@@ -81,7 +87,10 @@ def serve(
             "bind": bind,
             "port_offset": port_offset,
         },
-        "definitions": {"path": load_definitions},
+        "definitions": {
+            "path": load_definitions,
+            "skip_unsupported": skip_unsupported or None,
+        },
     }
     settings = _settings(config_file, flags)
     for name in config.unknown(os.environ):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.core.catalog import definitions_json
+from brokerd.core.catalog import definitions_json, unsupported
 from brokerd.ctl import errors, output, settings
 
 if TYPE_CHECKING:
@@ -78,7 +78,14 @@ def export_definitions(file: str, file_format: str, with_passwords: bool) -> Non
 @click.argument("file", required=False)
 @_FORMAT
 @click.option("--skip-if-unchanged", is_flag=True, help="Always so: what is there already is left.")
-def import_definitions(file: str | None, file_format: str, skip_if_unchanged: bool) -> None:
+@click.option(
+    "--skip-unsupported",
+    is_flag=True,
+    help="Leave out what is not here (streams, exchanges of plug-ins), and list it.",
+)
+def import_definitions(
+    file: str | None, file_format: str, skip_if_unchanged: bool, skip_unsupported: bool
+) -> None:
     """Create what a definitions file of RabbitMQ or brokerd describes; without FILE: stdin.
 
     Definitions of one vhost, which name none, go into the vhost given with -p.
@@ -87,9 +94,12 @@ def import_definitions(file: str | None, file_format: str, skip_if_unchanged: bo
 
     _check_format(file_format)
     chosen = settings.current()
-    wanted = _wanted(_read(chosen, file), chosen.vhost)
+    everything = _wanted(_read(chosen, file), chosen.vhost)
+    wanted, left_out = unsupported.taken(everything, skips=skip_unsupported)
     with connect(chosen) as client:
         mistakes = _apply(chosen, client, wanted)
+    for line in left_out:
+        click.echo(f"left out: {line}", err=True)
     if mistakes:
         shown = mistakes[:SHOWN_MAX]
         if len(mistakes) > SHOWN_MAX:

@@ -83,7 +83,9 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> int:
     began = time.monotonic()
-    definitions = boot_definitions.read(config.definitions.path)
+    definitions = boot_definitions.read(
+        config.definitions.path, skips_unsupported=config.definitions.skip_unsupported
+    )
     async with _member(config) as (member, fronts):
         lifecycle = member.base.lifecycle
         loop = asyncio.get_running_loop()

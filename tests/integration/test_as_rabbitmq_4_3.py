@@ -220,3 +220,15 @@ def test_logins_over_grpc_count_as_http(member: Member) -> None:
     rows = asked(member, "GET", f"auth/attempts/{node['name']}")[1]
     assert "grpc" not in {row["protocol"] for row in rows}
     assert len({row["protocol"] for row in rows}) == len(rows)
+
+
+def test_an_import_leaves_out_what_is_not_here_and_says_so(member: Member) -> None:
+    queue = {"vhost": "/", "durable": True, "auto_delete": False}
+    stream = queue | {"name": "imported-stream", "arguments": {"x-queue-type": "stream"}}
+    policy = {"vhost": "/", "name": "age", "pattern": "^$", "definition": {"max-age": "1D"}}
+    file = {"queues": [stream, queue | {"name": "imported", "arguments": {}}], "policies": [policy]}
+    assert asked(member, "POST", "definitions", file)[0] == 400
+    status, answer = asked(member, "POST", "definitions?skip_unsupported=true", file)
+    assert (status, len(answer["left_out"])) == (200, 2)
+    assert asked(member, "GET", "queues/%2F/imported")[0] == 200
+    assert asked(member, "GET", "queues/%2F/imported-stream")[0] == 404

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerd.config import ConfigError
-from brokerd.core.catalog import catalog_commands, definitions_json
+from brokerd.core.catalog import catalog_commands, definitions_json, unsupported
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
@@ -53,9 +53,10 @@ class Definitions:
         return any(kind == "user" for kind, *_ in self.wanted)
 
 
-def read(source: str) -> Definitions | None:
+def read(source: str, *, skips_unsupported: bool = False) -> Definitions | None:
     """Read a file, or all `*.json` of a folder by name; None if nothing is configured.
 
+    skips_unsupported: what is not here is left out, and logged.
     Raises ConfigError, which says what is wrong with which file.
     """
     if not source:
@@ -79,6 +80,9 @@ def read(source: str) -> Definitions | None:
             raise ConfigError(f"definitions.path: {file}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"definitions.path: {file} is not JSON: {error}") from error
+    wanted, left_out = unsupported.taken(wanted, skips=skips_unsupported)
+    for line in left_out:
+        log.warning("definitions: left out: %s", line)
     return Definitions(source, tuple(wanted), digest.hexdigest())
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Any
 
-from brokerd.core.catalog import definitions_json
+from brokerd.core.catalog import definitions_json, unsupported
 from brokerd.core.catalog.definitions_json import Wanted
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import admin_objects
@@ -110,14 +110,18 @@ async def _answer(call: Call, head: Json, found: Json, sections: tuple[str, ...]
 
 
 async def _import(call: Call) -> Answer:
-    """All that can be made is made; what is refused is a 400 that names it."""
+    """All that can be made is made; what is refused is a 400 that names it.
+
+    With skip_unsupported=true what is not here is left out and listed.
+    """
     body = await call.body()
     vhost = call.parts.get("vhost")
     if vhost is not None:
         call.check_vhost()
     known = set(call.services.catalog.view.vhosts)
     # Of 100,000 queues it takes most of a second.
-    body, wanted = await asyncio.to_thread(_understood, body, vhost, known)
+    body, everything = await asyncio.to_thread(_understood, body, vhost, known)
+    wanted, left_out = unsupported.taken(everything, skips=call.is_on("skip_unsupported"))
     globals_wanted = body.get("global_parameters", [])
     log.warning("definitions are imported by user '%s'", call.caller.user)
     mistakes = await _apply(call, _with_owner(call, wanted))
@@ -129,7 +133,9 @@ async def _import(call: Call) -> Answer:
         more = len(mistakes) - SHOWN_MAX
         shown = mistakes[:SHOWN_MAX] + ([f"and {more} more"] if more > 0 else [])
         raise bad_request("; ".join(shown))
-    return no_content()
+    for line in left_out:
+        log.warning("definitions: left out: %s", line)
+    return Answer(value={"left_out": left_out}) if left_out else no_content()
 
 
 def _understood(body: Json, vhost: str | None, known: set[str]) -> tuple[Json, list[Wanted]]:
@@ -237,7 +243,10 @@ _PATH, _RIGHT = "/api/definitions", Right.ADMINISTRATOR
 
 ROUTES = (
     Route("GET", _PATH, _RIGHT, _export, "All definitions, with hashes and passwords of upstreams"),
-    Route("POST", _PATH, _RIGHT, _import, "Make what they describe"),
+    Route(
+        *("POST", _PATH, _RIGHT, _import),
+        "Make what they describe; `skip_unsupported=true` leaves out what is not here and lists it",
+    ),
     Route("GET", f"{_PATH}/{{vhost}}", _RIGHT, _export_vhost, "Definitions of a vhost"),
     Route("POST", f"{_PATH}/{{vhost}}", _RIGHT, _import, "Make what they describe, in this vhost"),
 )

@@ -81,3 +81,16 @@ def test_more_than_memory_should_hold_is_refused(
     write(tmp_path / "2.json", vhosts=[{"name": "y"}])
     with pytest.raises(ConfigError, match="has more than 40 bytes"):
         boot_definitions.read(str(tmp_path))
+
+
+def test_what_is_not_here_can_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = {"name": "s", "vhost": "/", "durable": True, "auto_delete": False}
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"queues": [queue | {"arguments": {"x-queue-type": "stream"}}]}))
+    kept = boot_definitions.read(str(file))
+    assert kept is not None
+    assert len(kept.wanted) == 1
+    found = boot_definitions.read(str(file), skips_unsupported=True)
+    assert found is not None
+    assert found.wanted == ()
+    assert "left out: queue 's'" in caplog.text

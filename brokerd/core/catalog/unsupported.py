@@ -1,0 +1,85 @@
+"""What definitions of RabbitMQ describe that is not here: streams, exchange types of plug-ins.
+
+Pure: objects in, those that can be made out, with a line for each that is left.  For all that
+import definitions: `brokerctl`, the HTTP API, a member at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from brokerd.core.catalog import exchange_types, policy_keys
+from brokerd.core.catalog.definitions_json import Wanted
+
+_QUEUE_TYPES = ("classic", "quorum")
+#: Keys of policies that only streams read.  RabbitMQ 4.3 takes them for all that a pattern matches.
+STREAM_KEYS = frozenset(
+    (
+        *("max-age", "initial-cluster-size"),
+        *("stream-max-segment-size-bytes", "stream-filter-size-bytes"),
+    )
+)
+_PROTOCOLS = ("src-protocol", "dest-protocol")
+
+
+def taken(wanted: Iterable[Wanted], *, skips: bool) -> tuple[list[Wanted], list[str]]:
+    """Return what can be made, and a line for each object or key that is left.
+
+    Keys that only streams read are always left.  skips: so is all else that is not here; without it
+    the catalog refuses such objects.
+    """
+    found: list[Wanted] = []
+    left: list[str] = []
+    gone: set[tuple[str, str, str]] = set()
+    for kind, vhost, name, spec in wanted:
+        if kind in ("policy", "operator_policy"):
+            spec, keys = _without_keys(spec, skips)
+            if keys:
+                left.append(_line(kind, vhost, name, f"not here: {', '.join(keys)}"))
+                if not spec["definition"]:
+                    continue
+        why = _fault(kind, vhost, spec, gone) if skips else None
+        if why is None:
+            found.append((kind, vhost, name, spec))
+        else:
+            gone.add((kind, vhost, name))
+            left.append(_line(kind, vhost, name, why))
+    return found, left
+
+
+def _without_keys(spec: dict[str, Any], skips: bool) -> tuple[dict[str, Any], list[str]]:
+    definition = spec["definition"]
+    keys = [
+        key
+        for key in definition
+        if key in STREAM_KEYS or (skips and key not in policy_keys.POLICY_KEYS)
+    ]
+    kept = {key: value for key, value in definition.items() if key not in keys}
+    return spec | {"definition": kept}, keys
+
+
+def _fault(
+    kind: str, vhost: str, spec: dict[str, Any], gone: set[tuple[str, str, str]]
+) -> str | None:
+    """Return why an object is left; gone: those left before it, which its bindings need."""
+    if kind == "queue" and spec["type"] not in _QUEUE_TYPES:
+        return f"queue type {spec['type']} is not here"
+    if kind == "exchange" and spec["type"] not in exchange_types.TYPES:
+        return f"exchange type {spec['type']} is not here"
+    if kind == "binding":
+        ends = (
+            ("exchange", vhost, spec["source"]),
+            (spec["destination_kind"], vhost, spec["destination"]),
+        )
+        if not gone.isdisjoint(ends):
+            return "one of its ends is left out"
+    if kind == "parameter" and isinstance(value := spec["value"], dict):
+        protocols = [value[key] for key in _PROTOCOLS if key in value]
+        if "amqp10" in protocols:
+            return "AMQP 1.0 is not spoken here"
+    return None
+
+
+def _line(kind: str, vhost: str, name: str, why: str) -> str:
+    return f"{kind} '{name}' in vhost '{vhost}': {why}"

@@ -1,0 +1,87 @@
+"""What definitions describe that is not here is left out, with a line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.core.catalog import definitions_json, unsupported
+
+
+def queue(name: str, kind: str) -> dict[str, Any]:
+    arguments = {"x-queue-type": kind}
+    return {
+        "name": name,
+        "vhost": "/",
+        "durable": True,
+        "auto_delete": False,
+        "arguments": arguments,
+    }
+
+
+def exchange(name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "vhost": "/", "type": kind, "durable": True, "auto_delete": False}
+
+
+def binding(source: str, destination: str, kind: str = "queue") -> dict[str, Any]:
+    return {
+        "source": source,
+        "vhost": "/",
+        "destination": destination,
+        "destination_type": kind,
+    }
+
+
+def policy(name: str, definition: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "vhost": "/", "pattern": "", "definition": definition}
+
+
+DEFINITIONS = {
+    "queues": [queue("q", "quorum"), queue("s", "stream")],
+    "exchanges": [exchange("x", "topic"), exchange("later", "x-delayed-message")],
+    "bindings": [
+        binding("x", "q"),
+        binding("x", "s"),
+        binding("later", "q"),
+        binding("x", "later", "exchange"),
+    ],
+    "policies": [
+        policy("age", {"max-age": "1D"}),
+        policy("both", {"max-age": "1D", "max-length": 9}),
+        policy("mirrored", {"ha-mode": "all", "max-length": 9}),
+    ],
+    "parameters": [
+        {"component": "shovel", "name": "old", "vhost": "/", "value": {"src-protocol": "amqp10"}},
+        {"component": "shovel", "name": "new", "vhost": "/", "value": {"src-protocol": "amqp091"}},
+        {"component": "other", "name": "text", "vhost": "/", "value": "amqp10"},
+    ],
+}
+
+
+def test_all_that_is_here_is_taken_and_the_rest_is_listed() -> None:
+    wanted = definitions_json.operations(DEFINITIONS)
+    found, left = unsupported.taken(wanted, skips=True)
+    names = [(kind, name) for kind, _, name, _ in found if kind != "binding"]
+    assert sorted(names) == [
+        ("exchange", "x"),
+        ("parameter", "other/text"),
+        ("parameter", "shovel/new"),
+        ("policy", "both"),
+        ("policy", "mirrored"),
+        ("queue", "q"),
+    ]
+    assert [spec["destination"] for kind, _, _, spec in found if kind == "binding"] == ["q"]
+    definitions = [spec["definition"] for kind, _, _, spec in found if kind == "policy"]
+    assert definitions == [{"max-length": 9}, {"max-length": 9}]
+    assert "queue 's' in vhost '/': queue type stream is not here" in left
+    assert "policy 'mirrored' in vhost '/': not here: ha-mode" in left
+    assert len(left) == 3 + 3 + 3
+
+
+def test_keys_of_streams_are_left_always_and_refuse_nothing() -> None:
+    wanted = definitions_json.operations(DEFINITIONS)
+    found, left = unsupported.taken(wanted, skips=False)
+    assert len(found) == len(wanted) - 1
+    assert left == [
+        "policy 'age' in vhost '/': not here: max-age",
+        "policy 'both' in vhost '/': not here: max-age",
+    ]

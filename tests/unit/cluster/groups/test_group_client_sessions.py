@@ -155,7 +155,7 @@ async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused
     channel_close = ChannelClose(batches(bench.client, "me", 3).settlements)
     channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)]))
     channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(1, 2)]))
-    channel_close.ended(DOWN, [UID])
+    channel_close.ended({UID: DOWN})
     # Overloaded for a moment: what comes behind it is taken.
     on_way = len(bench.network.sent)
     bench.refuse(1)

@@ -30,6 +30,8 @@ class Profile:
     ae_warn_missing: bool = True
     #: R-AE-15
     immediate_emulate: bool = False
+    #: R-DRT-3: a mandatory reply to who no longer waits for it comes back
+    replies_return_undelivered: bool = True
     #: R-DLX-12
     dlx_strip_cc_on_rk: bool = False
     #: R-DLX-24
@@ -106,6 +108,8 @@ class Profile:
 
 
 _RABBITMQ_4_3 = {
+    "ae_warn_missing": False,
+    "replies_return_undelivered": False,
     "quorum_delivery_count_mode": "4.3",
     "memory_cgroup_aware": False,
     "federation_confirm_loss": False,

@@ -22,9 +22,13 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module", params=PROFILES)
-def member(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp(request.param)
-    with cluster(folder, 1, BROKERD_COMPAT_PROFILE=request.param) as [one]:
+def profile(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def member(profile: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
+    with cluster(tmp_path_factory.mktemp(profile), 1, BROKERD_COMPAT_PROFILE=profile) as [one]:
         yield one
 
 
@@ -232,3 +236,20 @@ def test_an_import_leaves_out_what_is_not_here_and_says_so(member: Member) -> No
     assert (status, len(answer["left_out"])) == (200, 2)
     assert asked(member, "GET", "queues/%2F/imported")[0] == 200
     assert asked(member, "GET", "queues/%2F/imported-stream")[0] == 404
+
+
+def test_a_mandatory_reply_to_who_has_gone(member: Member, channel: Any, profile: str) -> None:
+    """R-DRT-3: RabbitMQ 4.3.6 counts it as routed; by default the server learns of it."""
+    requester = channel.connection.channel()
+    requester.basic_consume("amq.rabbitmq.reply-to", lambda *_: None, auto_ack=True)
+    name = declared(channel, "requests")
+    reply_to = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+    requester.basic_publish("", name, b"", reply_to)
+    address = taken(channel, name)[1].reply_to
+    requester.close()
+    channel.confirm_delivery()
+    if profile == "brokerd":
+        with pytest.raises(pika.exceptions.UnroutableError):
+            channel.basic_publish("", address, b"", mandatory=True)
+    else:
+        channel.basic_publish("", address, b"", mandatory=True)

@@ -407,8 +407,9 @@ def _check_bind_access(
         destination_kind == "exchange" and destination == names.DEFAULT_EXCHANGE
     ):
         return _default_exchange()
-    if destination_kind == "queue" and names.is_reply_to(destination):
-        # R-BND-7
+    is_reply_name = names.is_reply_to(destination) and destination != names.REPLY_TO
+    if destination_kind == "queue" and is_reply_name:
+        # R-BND-7: a channel's own name; the bare one is a queue that is not there.
         return refusals.access_refused(
             "cannot bind or unbind to a volatile (direct reply-to) queue"
         )

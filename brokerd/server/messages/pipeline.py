@@ -166,7 +166,8 @@ class Pipeline:
         if queues:
             self._publisher.add(queues, contents, first)
         if replies:
-            is_returned = method.mandatory and len(replies) == 1 and not queues
+            may_return = method.mandatory and self._routing.profile.replies_return_undelivered
+            is_returned = may_return and len(replies) == 1 and not queues
             self._reply(method, contents, first, replies, tracker is not None, is_returned)
         elif queues and method.mandatory and result.is_refused_by_all(self._routing.down_homes):
             self._channel.returned(method, contents, first, NO_ROUTE)

@@ -466,6 +466,10 @@ def test_reply_to_queues_cannot_be_bound(catalog: CatalogDriver) -> None:
     """R-BND-7."""
     text = "cannot bind or unbind to a volatile (direct reply-to) queue"
     is_refused(catalog.bind("amq.direct", "amq.rabbitmq.reply-to.abc"), 403, text)
+    # The bare name is a queue that is not there.
+    bare = "amq.rabbitmq.reply-to"
+    is_refused(catalog.bind("amq.direct", bare), 404, f"no queue '{bare}' in vhost '/'")
+    assert catalog.unbind("amq.direct", bare) == declare.Exists(None)
 
 
 def test_rebinding_is_a_no_op_and_unbinding_what_is_not_there_too(

@@ -91,7 +91,19 @@ def _holds(key: str, wanted: Any, headers: Mapping[str, Any], loose: bool) -> bo
         return bool(found == wanted)
     # Other types are rare: compared structurally in the catalog's JSON form.
     found = arguments.to_json(found)
-    return _equal_values(found, wanted) if loose else arguments.are_equal(found, wanted)
+    if loose:
+        return _equal_values(found, wanted)
+    # As 4.3.6, text and the same bytes meet each other; all else is equal in its type.
+    text = _text_of(found)
+    if text is not None:
+        return text == _text_of(wanted)
+    return arguments.are_equal(found, wanted)
+
+
+def _text_of(value: Any) -> str | None:
+    """Return text, and bytes as text; None for anything else."""
+    plain = _without_type(value)
+    return plain if type(plain) is str else None
 
 
 def _equal_values(found: Any, wanted: Any) -> bool:

@@ -25,7 +25,9 @@ def row(record: Record) -> Json:
 
 async def _list(call: Call) -> Answer:
     rows = [row(record) for record in call.services.catalog.view.records("user")]
-    return Answer(value=await listing.answer(rows, call.query, ("name",)))
+    has_pages = call.services.profile.management_as_4_3
+    made = listing.answer if has_pages else listing.whole
+    return Answer(value=await made(rows, call.query, ("name",)))
 
 
 async def _without_permissions(call: Call) -> Answer:

@@ -26,7 +26,12 @@ _SHOVEL = {
 }
 #: What RabbitMQ calls states of links.
 #: RabbitMQ knows starting, running and terminated; clients refuse a list with any other.
-_STATES = {"shutdown": "terminated", "error": "terminated", "unroutable": "running"}
+_STATES = {
+    "shutdown": "terminated",
+    "error": "terminated",
+    "unroutable": "running",
+    "blocked": "running",
+}
 #: With which a link of RabbitMQ consumes; a link to a queue may have one of its own.
 _CONSUMER_TAG = "federation-link-{}"
 

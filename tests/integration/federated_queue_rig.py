@@ -69,11 +69,12 @@ class Worker:
         return [body for _, _, body in self.got]
 
     def wait(self, count: int) -> None:
-        """Wait until it has got so many."""
-        eventually(
-            lambda: self._turn() or len(self.got) >= count,
-            f"{count} messages, {len(self.got)} so far",
-        )
+        """Wait until it has got so many, as long as more come."""
+        while (had := len(self.got)) < count:
+            eventually(
+                lambda had=had: self._turn() or len(self.got) > had,
+                f"{count} messages, {had} so far",
+            )
 
     def idle(self, seconds: float) -> None:
         """Take what comes within this time."""

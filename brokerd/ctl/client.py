@@ -31,7 +31,7 @@ OPERATIONS_MAX = 256
 Result = admin_pb2.OperationResult
 
 #: How the members refuse a login.
-_REFUSED = "login refused: send metadata"
+_REFUSED = ("login refused: wrong user", "login refused: send metadata")
 #: What gRPC says of a server that answers with HTTP/1.1.
 _HTTP_1 = ("http1.x server", "Expected SETTINGS frame")
 _HINTS = (
@@ -129,7 +129,7 @@ class AdminClient:
                 f"Error: operation on node {self._label} timed out. "
                 f"Timeout value used: {self._timeout_s * 1000:g}"
             )
-        elif code is grpc.StatusCode.UNAUTHENTICATED and _REFUSED in text:
+        elif code is grpc.StatusCode.UNAUTHENTICATED and text.startswith(_REFUSED):
             text = (
                 f"{self.address} does not let '{self._user}' in: wrong user or password.\n"
                 "--user and --password (or --password-file, BROKERD_USER, BROKERD_PASSWORD) name "

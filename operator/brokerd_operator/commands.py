@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -34,6 +35,7 @@ from brokerd_operator.local.errors import EmbeddedError
 EXIT_CONFIG = 78
 ONCE_TIMEOUT_S = 120.0
 PORT_GRPC = 5680
+_GUEST = "guest"
 
 _DIRECTORY = click.option(
     "-f",
@@ -43,6 +45,60 @@ _DIRECTORY = click.option(
     type=click.Path(path_type=Path),
     help="Directory (or file) with resources in YAML.",
 )
+
+
+#: Of brokerctl, which has it as the default of its own commands, too.
+_ADDRESS_VARIABLE = "BROKERD_ADDRESS"
+_NODE = click.option(
+    "-n",
+    "--node",
+    "--address",
+    metavar="HOST:PORT",
+    help=f"A member's gRPC port [default: ${_ADDRESS_VARIABLE}].",
+)
+_USER = click.option("--user", help="User name [default: guest].")
+_PASSWORD = click.option(
+    "--password", envvar="BROKERD_PASSWORD", help="Its password [default: guest]."
+)
+
+
+def _chosen() -> Any:
+    """What brokerctl's own options say, those before the command; None for another program."""
+    return click.get_current_context().find_root().obj
+
+
+def _named(node: str | None) -> tuple[str, ...]:
+    """The members that -n names, behind or before the command, or the variable; () without."""
+    chosen = _chosen()
+    if chosen is not None:
+        if node:
+            chosen.node = node
+        if chosen.node or os.environ.get(_ADDRESS_VARIABLE):
+            return tuple(chosen.addresses())
+    node = node or os.environ.get(_ADDRESS_VARIABLE) or ""
+    return tuple(_with_port(part.strip()) for part in node.split(",") if part.strip())
+
+
+def _with_port(address: str) -> str:
+    return address if ":" in address else f"{address}:{PORT_GRPC}"
+
+
+def _target(addresses: tuple[str, ...], user: str | None, password: str | None) -> Target:
+    """How a broker is reached: as the options behind the command say, else those before it."""
+    chosen = _chosen()
+    ca = None
+    if chosen is not None and chosen.ca_file:
+        try:
+            ca = Path(chosen.ca_file).read_bytes()
+        except OSError as error:
+            raise click.UsageError(f"cannot read {chosen.ca_file}: {error.strerror}") from error
+    return Target(
+        addresses,
+        user or (chosen.user if chosen is not None else _GUEST),
+        password or (chosen.password if chosen is not None else _GUEST),
+        ca,
+        (chosen.server_name or None) if chosen is not None else None,
+    )
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
@@ -69,6 +125,11 @@ def up(directory: Path, data_dir: Path | None, once: bool, port_offset: int, ver
 
     Follows changes of the files until SIGINT or SIGTERM; data stays for the next time.
     """
+    chosen = _chosen()
+    if chosen is not None and chosen.node:
+        raise click.UsageError(
+            "`up` runs clusters of its own; `plan` compares files with the broker that -n names"
+        )
     level = logging.INFO if verbose else logging.ERROR
     logging.basicConfig(level=level, format="%(levelname)s %(name)s %(message)s")
     where = data_dir or default_data_dir(directory)
@@ -218,12 +279,18 @@ class Endpoints:
     "brokers",
     multiple=True,
     metavar="CLUSTER=HOST:PORT",
-    help="gRPC address of a running cluster (default: what `up` runs).",
+    help="gRPC address of a running cluster (default: what -n names, else what `up` runs).",
 )
-@click.option("--user", default="guest", show_default=True)
-@click.option("--password", default="guest", help="Default: guest.", envvar="BROKERD_PASSWORD")
+@_NODE
+@_USER
+@_PASSWORD
 def plan(
-    directory: Path, data_dir: Path | None, brokers: tuple[str, ...], user: str, password: str
+    directory: Path,
+    data_dir: Path | None,
+    brokers: tuple[str, ...],
+    node: str | None,
+    user: str | None,
+    password: str | None,
 ) -> None:
     """Show what applying a directory would change in running clusters. Writes nothing.
 
@@ -232,8 +299,11 @@ def plan(
     """
     where = data_dir or default_data_dir(directory)
     targets = {
-        name: Target((address,), user, password) for name, address in map(_parse_broker, brokers)
-    } or _running(where)
+        name: _target((address,), user, password) for name, address in map(_parse_broker, brokers)
+    }
+    if not targets and (named := _named(node)):
+        targets = {dry_run.ONLY_CLUSTER: _target(named, user, password)}
+    targets = targets or _running(where)
 
     async def work() -> int:
         report = await dry_run.run(directory, where, targets)
@@ -248,9 +318,7 @@ def _parse_broker(text: str) -> tuple[str, str]:
     name, equals, address = text.partition("=")
     if not equals or not address:
         raise click.BadParameter(f"{text}: must be CLUSTER=HOST:PORT", param_hint="--broker")
-    if ":" not in address:
-        address = f"{address}:{PORT_GRPC}"
-    return (name if "/" in name else f"default/{name}", address)
+    return (name if "/" in name else f"default/{name}", _with_port(address))
 
 
 def _running(data_dir: Path) -> dict[str, Target]:
@@ -270,9 +338,10 @@ def _running(data_dir: Path) -> dict[str, Target]:
 
 
 @click.command()
-@click.option("--broker", default=f"127.0.0.1:{PORT_GRPC}", show_default=True, metavar="HOST:PORT")
-@click.option("--user", default="guest", show_default=True)
-@click.option("--password", default="guest", help="Default: guest.", envvar="BROKERD_PASSWORD")
+@click.option("--broker", metavar="HOST:PORT", help="The same as -n.")
+@_NODE
+@_USER
+@_PASSWORD
 @click.option("--cluster", default="broker", show_default=True, help="Name for brokerRef.")
 @click.option("--namespace", help="Namespace for the resources (default: none is written).")
 @click.option(
@@ -281,9 +350,10 @@ def _running(data_dir: Path) -> dict[str, Target]:
     help="Read a RabbitMQ definitions file instead of a broker.",
 )
 def export(
-    broker: str,
-    user: str,
-    password: str,
+    broker: str | None,
+    node: str | None,
+    user: str | None,
+    password: str | None,
     cluster: str,
     namespace: str | None,
     definitions: Path | None,
@@ -293,12 +363,14 @@ def export(
     Objects that the broker makes itself (amq.* exchanges, exclusive queues) and secrets are left
     out; Users refer to a Secret that is to be made.
     """
+    named = _named(broker or node) or (f"127.0.0.1:{PORT_GRPC}",)
+    target = _target(named, user, password)
 
     async def work() -> int:
         if definitions is not None:
             objects = export_topology.read_definitions(definitions)
         else:
-            client = AdminClient(Target((broker,), user, password))
+            client = AdminClient(target)
             try:
                 objects, _ = await client.list_topology()
             finally:

@@ -37,7 +37,7 @@ def telemetry() -> None:
 
 _PULL = click.option("--pull", "addresses", help="host:port of each member's gRPC port, by comma.")
 _ACCESS_OPTIONS = (
-    click.option("--user", default="guest", show_default=True, help="A user with a reader's tag."),
+    click.option("--user", help="A user with a reader's tag [default: guest]."),
     click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
     click.option("--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  envvar="BROKERD_CA_FILE", help="Speak TLS, trusting this."),
@@ -127,14 +127,19 @@ def _job_options(
     executors: int,
     image: str | None,
     pod_template: Path | None,
-    user: str,
+    user: str | None,
     password_file: Path | None,
     ca_file: Path | None,
     release: bool,
     keeps_delta: bool,
 ) -> job.Options:
+    if addresses is None and raw is None and fleet is None:
+        addresses = _named()
     if sum(given is not None for given in (addresses, raw, fleet)) != 1:
-        raise click.UsageError("give one of --pull, --raw and --fleet")
+        raise click.UsageError(
+            "give one of --pull HOST:PORT, --raw DIRECTORY and --fleet FILE; "
+            "without them, brokerctl's -n or BROKERD_ADDRESS names the members"
+        )
     try:
         if fleet is not None:
             if cluster is not None:
@@ -208,13 +213,28 @@ def _raw(cluster: str | None, raw: str) -> sources.Source:
     return sources.Source(cluster, directory=Path(raw).resolve())
 
 
+def _named() -> str | None:
+    """Return the members that brokerctl's own options or its variable name; None without."""
+    chosen = click.get_current_context().find_root().obj
+    if chosen is None or not (chosen.node or os.environ.get("BROKERD_ADDRESS")):
+        return os.environ.get("BROKERD_ADDRESS") or None
+    return ",".join(chosen.addresses())
+
+
 def _access(
-    addresses: str, user: str, password_file: Path | None, ca_file: Path | None
+    addresses: str, user: str | None, password_file: Path | None, ca_file: Path | None
 ) -> sources.Access:
+    # What stands before the command of brokerctl; None for the job's own command line.
+    chosen = click.get_current_context().find_root().obj
+    user = user or (chosen.user if chosen is not None else "guest")
     if password_file is not None:
         password = _read_password(password_file)
+    elif chosen is not None:
+        password = chosen.password
     else:
         password = os.environ.get("BROKERD_PASSWORD", "guest")
+    if ca_file is None and chosen is not None and chosen.ca_file:
+        ca_file = Path(chosen.ca_file)
     hosts = tuple(part.strip() for part in addresses.split(",") if part.strip())
     return sources.Access(hosts, user, password, ca_file)
 
@@ -267,9 +287,9 @@ def prepare() -> None:
 @_with(_ACCESS_OPTIONS)
 @click.option("--keep", is_flag=True, help="Let the members keep what has been taken.")
 def ship(
-    addresses: str,
+    addresses: str | None,
     url: str,
-    user: str,
+    user: str | None,
     password_file: Path | None,
     ca_file: Path | None,
     keep: bool,
@@ -277,6 +297,9 @@ def ship(
     """Bring the members' segments to object storage, for a run over many clusters; no Spark."""
     from brokerd_telemetry import bucket_segments
 
+    addresses = addresses or _named()
+    if addresses is None:
+        raise click.UsageError("--pull HOST:PORT is missing: the members to ship from")
     access = _access(addresses, user, password_file, ca_file)
     taken: set[str] = set()
     try:

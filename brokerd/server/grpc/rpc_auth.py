@@ -92,8 +92,8 @@ class Callers:
         if verdict is None:
             raise CallRefused(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "login refused: send metadata 'authorization: Basic <base64 of user:password>' of "
-                "a user of this cluster ('guest' only from the member's own machine)",
+                "login refused: wrong user or password ('guest' only from the member's own "
+                "machine); metadata is 'authorization: Basic <base64 of user:password>'",
             )
         return Caller(verdict)
 

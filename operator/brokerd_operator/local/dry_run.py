@@ -7,6 +7,7 @@ of the clusters that run, and asks the planner. For the command line only.
 from __future__ import annotations
 
 import base64
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ from brokerd_operator.specs.model import (
 )
 from brokerd_operator.specs.user import UserSpec
 
+#: Likeness of names (difflib) from which one was probably meant to be the other.
+_MISSPELT = 0.9
+#: Name of a target that was given without one.
+ONLY_CLUSTER = ""
+
 
 @dataclass(slots=True)
 class Report:
@@ -66,15 +72,19 @@ class Wanted:
     secrets: dict[str, Mapping[str, bytes]] = field(default_factory=dict, repr=False)
     #: Specs of BrokerClusters and BrokerConnections as `up` knows them.
     known: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    #: What a brokerRef may name, by namespace/name.
+    clusters: list[str] = field(default_factory=list)
 
 
 async def run(directory: Path, data_dir: Path, targets: Mapping[str, Target]) -> Report:
     """Plan every resource against the cluster it names."""
     report = Report()
     wanted = _wanted(directory, data_dir, report)
+    is_read = not report.has_problems
     topologies: dict[str, Topology] = {}
-    for broker, target in targets.items():
+    for broker, target in _named(targets, wanted).items():
         topologies[broker] = await _topology(target)
+    wanted.clusters = _clusters(wanted, topologies)
     if not topologies:
         report.lines.append("no cluster runs: everything would be made")
     order = {kind: rank for rank, kind in enumerate(registry.KINDS)}
@@ -83,10 +93,61 @@ async def run(directory: Path, data_dir: Path, targets: Mapping[str, Target]) ->
             _plan_one(key, wanted, topologies, report)
         else:
             _plan_broker(key, wanted, report)
-    _plan_deletions(wanted, topologies, report)
+    if is_read:
+        _plan_deletions(wanted, topologies, report)
+    else:
+        # What a file that is wrong holds would seem to be gone.
+        report.lines.append("what would be deleted is not known before all files are right")
     if not report.has_changes and not report.has_problems:
         report.lines.append("nothing would change")
     return report
+
+
+def _named(targets: Mapping[str, Target], wanted: Wanted) -> dict[str, Target]:
+    """Targets by the cluster that they are for; one without a name is for the only cluster."""
+    found = dict(targets)
+    target = found.pop(ONLY_CLUSTER, None)
+    if target is None:
+        return found
+    names = sorted({broker.key for broker, _ in _references(wanted)})
+    if len(names) != 1:
+        raise EmbeddedError(
+            f"the resources are for {len(names)} clusters ({', '.join(names) or 'none'}): say "
+            f"which one {target.addresses[0]} is, with --broker CLUSTER=HOST:PORT"
+        )
+    return {names[0]: target}
+
+
+def _references(wanted: Wanted) -> list[tuple[Reference, Meta]]:
+    """The cluster of each resource that is right."""
+    entries = (wanted.cache.get(key) for key in wanted.cache.all_keys())
+    return [
+        (entry.spec.broker_ref.reference(entry.meta), entry.meta)
+        for entry in entries
+        if entry is not None and isinstance(entry.spec, TopologySpec)
+    ]
+
+
+def _clusters(wanted: Wanted, topologies: Iterable[str]) -> list[str]:
+    """All that a brokerRef may name: clusters of the files, and those that run."""
+    kinds = ("BrokerCluster", "BrokerConnection")
+    keys_ = (key for key in wanted.cache.all_keys() if key.kind in kinds)
+    return sorted({*(f"{key.namespace}/{key.name}" for key in keys_), *topologies})
+
+
+def _misspelt(broker: Reference, known: list[str]) -> Invalid | None:
+    """A brokerRef that nothing has, and that is nearly what something has.
+
+    One that is like none of them may be a cluster that is kept elsewhere.
+    """
+    close = difflib.get_close_matches(broker.key, known, 1, cutoff=_MISSPELT)
+    if not close or broker.key in known:
+        return None
+    return Invalid(
+        "BrokerNotFound",
+        f"brokerRef: no file has the cluster {broker.key}, and --broker does not name it; "
+        f"did you mean {close[0]}?",
+    )
 
 
 def _wanted(directory: Path, data_dir: Path, report: Report) -> Wanted:
@@ -196,6 +257,10 @@ def _plan_one(key: Key, wanted: Wanted, topologies: dict[str, Topology], report:
         report.has_problems = True
         return
     broker = spec.broker_ref.reference(meta)
+    unknown = _misspelt(broker, wanted.clusters)
+    if unknown is not None:
+        _wrong(name, unknown, report)
+        return
     topology = topologies.setdefault(broker.key, Topology())
     desired = registry.desired(spec, meta, _inputs(spec, meta, wanted))
     if isinstance(desired, Invalid | Waiting):

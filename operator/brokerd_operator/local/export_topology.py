@@ -26,6 +26,8 @@ API_VERSION = "brokerd.io/v1alpha1"
 DEFINITIONS_BYTES_MAX = 256 * 1024 * 1024
 NAME_MAX = 200
 
+QUEUE_TYPES = ("classic", "quorum")
+EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
 _MADE = "amq."
 #: Exchanges and queues that links make at the upstream.
 _FEDERATION_MADE = "federation: "
@@ -82,12 +84,22 @@ def to_resources(objects: Iterable[ObservedObject], cluster: str, namespace: str
     names: set[tuple[str, str]] = set()
     known = list(objects)
     left_out = {(item.kind, item.vhost, item.name) for item in known if _is_transient(item)}
+    for item in known:
+        if problem := _unsupported(item):
+            left_out.add((item.kind, item.vhost, item.name))
+            where = f" in vhost {item.vhost}" if item.vhost != "/" else ""
+            result.notes.append(
+                f"{item.kind} {item.name}{where} is left out, with its bindings: brokerd has no "
+                f"{problem}"
+            )
     for item in sorted(known, key=lambda o: (ordering.rank(o.kind), o.vhost, o.name)):
         builder = _BUILDERS.get(item.kind)
         if builder is None:
             result.notes.append(f"{item.kind} {item.name} has no resource kind")
             continue
-        if _is_transient(item) or (item.kind == "binding" and _ends(item) & left_out):
+        if (item.kind, item.vhost, item.name) in left_out:
+            continue
+        if item.kind == "binding" and _ends(item) & left_out:
             continue
         name = _resource_name(item, names)
         built = builder(item, result, name)
@@ -112,6 +124,16 @@ def _is_transient(item: ObservedObject) -> bool:
         is_made = item.name.startswith((_MADE, _FEDERATION_MADE))
         return is_made or bool(item.spec.get("exclusive"))
     return item.kind == "exchange" and item.name.startswith(_FEDERATION_MADE)
+
+
+def _unsupported(item: ObservedObject) -> str:
+    """What a RabbitMQ with plugins has and brokerd has not, or ""."""
+    type_ = str(item.spec.get("type", ""))
+    if item.kind == "queue" and type_ not in QUEUE_TYPES:
+        return f"queues of the type {type_}"
+    if item.kind == "exchange" and type_ not in EXCHANGE_TYPES:
+        return f"exchanges of the type {type_}"
+    return ""
 
 
 def _ends(binding: ObservedObject) -> set[tuple[str, str, str]]:

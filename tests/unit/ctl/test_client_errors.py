@@ -31,7 +31,7 @@ class Refusal:
     [
         (
             grpc.StatusCode.UNAUTHENTICATED,
-            "login refused: send metadata 'authorization: Basic <base64 of user:password>' of",
+            "login refused: wrong user or password (guest only from the member's own",
             "does not let 'guest' in: wrong user or password.\n--user and --password",
             errors.EXIT_NO_PERMISSION,
         ),

@@ -18,7 +18,7 @@ from pathlib import Path
 from brokerd.config import ConfigError
 from brokerd.core.catalog import catalog_commands, definitions_json, unsupported
 from brokerd.rpc.v1 import admin_pb2
-from brokerd.server.catalog import topology_batch
+from brokerd.server.catalog import sealed_parameters, topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
 
 log = logging.getLogger(__name__)
@@ -130,6 +130,15 @@ async def apply(
     log.info("loaded %d definitions of %s", len(operations), definitions.source)
 
 
+def lacks_uri(operation: admin_pb2.Operation) -> bool:
+    """Tell whether an upstream or shovel has no URI, as exports without passwords write them: the
+    rest of a backup is worth a start.
+    """
+    keys = sealed_parameters.uri_keys(operation.name) if operation.kind == "parameter" else ()
+    value = json.loads(operation.spec).get("value") if keys else None
+    return isinstance(value, dict) and any(key not in value for key in keys)
+
+
 async def _apply(room: topology_batch.Room, operations: list[admin_pb2.Operation]) -> list[str]:
     """Apply until the catalog has answered for each; return what it refused, a line each."""
     mistakes = []
@@ -144,7 +153,14 @@ async def _apply(room: topology_batch.Room, operations: list[admin_pb2.Operation
             elif result.code in _KEPT:
                 log.warning("definitions: kept as it is: %s", line)
             elif result.code not in (Result.OK, Result.UNCHANGED):
-                mistakes.append(line)
+                if lacks_uri(operation):
+                    log.warning(
+                        "definitions: not made: %s; an export leaves out URIs with a password, "
+                        "unless it is made --with-passwords: set it anew",
+                        line,
+                    )
+                else:
+                    mistakes.append(line)
         if waiting:
             log.warning("definitions: %d objects wait: %s", len(waiting), line)
         operations = waiting

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.config import ConfigError
+from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import boot_definitions
 from brokerd.server.catalog.boot_definitions import Definitions
 
@@ -94,3 +95,22 @@ def test_what_is_not_here_can_be_left_out(tmp_path: Path, caplog: pytest.LogCapt
     assert found is not None
     assert found.wanted == ()
     assert "left out: queue 's'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_missing"),
+    [
+        ("federation-upstream/east", {"ack-mode": "on-confirm"}, True),
+        ("federation-upstream/east", {"uri": "amqp://east"}, False),
+        ("shovel/s", {"src-uri": "amqp://a", "src-queue": "q"}, True),
+        ("federation-upstream-set/all", {}, False),
+        ("federation-upstream/east", "nonsense", False),
+    ],
+)
+def test_an_upstream_that_was_exported_without_its_uri_is_known(
+    name: str, value: object, is_missing: bool
+) -> None:
+    """The rest of the default backup is restored without it."""
+    spec = json.dumps({"value": value})
+    operation = admin_pb2.Operation(kind="parameter", vhost="/", name=name, spec=spec)
+    assert boot_definitions.lacks_uri(operation) is is_missing

@@ -138,7 +138,7 @@ BINDINGS = Listing(
 CONNECTIONS = Listing(
     "connections",
     "Listing connections ...",
-    "connections",
+    "all_connections",
     "",
     ("user", "peer_host", "peer_port", "state"),
     (
@@ -174,11 +174,12 @@ CONNECTIONS = Listing(
         "blocked_reason",
         "blocked_by",
     ),
+    identity=("pid",),
 )
 CHANNELS = Listing(
     "channels",
     "Listing channels ...",
-    "channels",
+    "all_channels",
     "",
     ("pid", "user", "consumer_count", "messages_unacknowledged"),
     (
@@ -196,11 +197,12 @@ CHANNELS = Listing(
         "state",
         "node",
     ),
+    identity=("pid",),
 )
 CONSUMERS = Listing(
     "consumers",
     "Listing consumers in vhost {vhost} ...",
-    "consumers",
+    "all_consumers",
     "",
     (
         "queue_name",
@@ -213,6 +215,7 @@ CONSUMERS = Listing(
     ),
     ("activity_status", "vhost", "node", "priority", "exclusive", "user"),
     in_vhost=True,
+    identity=("vhost", "queue_name", "channel_pid", "consumer_tag"),
 )
 LINKS = Listing(
     "federation links",

@@ -1,7 +1,7 @@
 """`brokerctl list_…`: rows with the columns one asks for.
 
 Live rows come from the members that --node names; clients are known only to the member they are
-connected to, so name all members for all clients.  Which listings there are, and what they show of
+connected to, which asks the others.  Which listings there are, and what they show of
 the catalog, is in columns.py.
 """
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
 
 Row = dict[str, Any]
+#: Before the kinds of List that all members answer.
+_OF_ALL = "all_"
 #: Columns that hold field tables.
 _TABLES = ("arguments", "client_properties")
 
@@ -37,7 +39,7 @@ def live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
     for address in chosen.addresses():
         try:
             with AdminClient(chosen, address) as client:
-                found += client.live_rows(listing.live, vhost)
+                found += _rows(client, listing.live, vhost)
                 answered = True
         except errors.CtlError as error:
             if error.exit_code != errors.EXIT_UNAVAILABLE:
@@ -55,6 +57,22 @@ def live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
     for row in merged:
         _shape(row)
     return merged
+
+
+def _rows(client: AdminClient, kind: str, vhost: str) -> list[Row]:
+    """Return a member's rows; of clients, those of all members, if it knows how to ask them."""
+    try:
+        found = client.live_rows(kind, vhost)
+    except errors.CtlError as error:
+        if not kind.startswith(_OF_ALL) or "unknown kind" not in str(error):
+            raise
+        return client.live_rows(kind.removeprefix(_OF_ALL), vhost)
+    silent = [row["node"] for row in found if row.get("unanswered")]
+    if silent:
+        click.echo(
+            f"Warning: no answer from {', '.join(silent)}: its clients are missing", err=True
+        )
+    return [row for row in found if not row.get("unanswered")]
 
 
 def _shape(row: Row) -> None:

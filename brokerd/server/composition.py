@@ -58,6 +58,7 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
+from brokerd.server.listings import client_calls
 from brokerd.server.management import door as management
 from brokerd.server.management import member_figures
 from brokerd.server.management import table as management_table
@@ -485,6 +486,7 @@ def build_fronts(member: Member) -> Fronts:
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host))
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
     admin = _admin_services(base, access, messages, members, runtime)
+    client_calls.serve(members.calls, admin)
     servicers = Servicers(
         AdminService(admin),
         _message_service(base, access, messages, runtime),

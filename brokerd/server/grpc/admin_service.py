@@ -25,6 +25,7 @@ from brokerd.server.grpc import rpc_auth
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
 from brokerd.server.grpc.admin_membership import MembershipAdmin
 from brokerd.server.grpc.admin_runtime import RuntimeAdmin
+from brokerd.server.listings import client_calls
 from brokerd.server.listings import rows as listings
 from brokerd.server.members import federation_calls
 
@@ -194,16 +195,23 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
     async def List(
         self, request: admin_pb2.ListRequest, context: Context
     ) -> AsyncIterator[admin_pb2.ListPage]:
-        """Rows of one kind as this member sees them; links also as all members do."""
+        """Rows of one kind as this member sees them; clients and links also as all members do."""
         await self._reader(context)
         maker = listings.MAKERS.get(request.kind)
         if request.kind in (ALL_LINKS, ALL_SHOVELS):
             rows = await self._all_links(request.kind == ALL_SHOVELS, request.vhost)
+        elif request.kind in client_calls.MAKERS:
+            services = self._services
+            rows = await client_calls.rows_of_all(
+                services.members.calls, services.groups.alive(), request.kind, request.vhost
+            )
         elif maker is not None:
             made = maker(self._services, request.vhost)
             rows = made if isinstance(made, list) else await made
         else:
-            known = ", ".join(sorted((*listings.MAKERS, ALL_LINKS, ALL_SHOVELS)))
+            known = ", ".join(
+                sorted((*listings.MAKERS, *client_calls.MAKERS, ALL_LINKS, ALL_SHOVELS))
+            )
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
             )

@@ -17,7 +17,7 @@ RABBITMQ_FLAGS = (
     ("implicit_default_bindings", "Default bindings are now implicit"),
     ("maintenance_mode_status", "Maintenance mode status"),
     ("quorum_queue", "Support queues of type `quorum`"),
-    ("stream_queue", "Named for clients that ask; there are no streams"),
+    ("stream_queue", "No streams here: enabled since NServiceBus does not start without it"),
     ("user_limits", "Configure connection and channel limits for a user"),
     ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
 )

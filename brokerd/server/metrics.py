@@ -170,6 +170,13 @@ class _Figures(Collector):
             "Consumers of this member's channels and Consume calls.",
             len(sources.deliveries),
         )
+        yield from self._sockets()
+        yield from self._logins()
+        yield from self._audit()
+        yield from self._certificates()
+
+    def _sockets(self) -> Iterator[Metric]:
+        connections = self._sources.connections
         yield counter(
             "brokerd_connections_accepted",
             "AMQP sockets accepted since the start.",
@@ -190,9 +197,6 @@ class _Figures(Collector):
             "AMQP sockets dropped before their login to make room for others.",
             connections.displaced_total,
         )
-        yield from self._logins()
-        yield from self._audit()
-        yield from self._certificates()
 
     def _dropped(self) -> Metric:
         family = CounterMetricFamily(

@@ -247,8 +247,8 @@ def _load(name: str, entry_point: importlib.metadata.EntryPoint) -> click.Comman
         extra, _ = EXTRAS.get(package, ("", ""))
         # The pip of this very Python takes the extra of the brokerd that lies there, be it a
         # checkout or a wheel; no index has one.
-        command = f"{sys.executable} -m pip install 'brokerd[{extra}]'"
-        advice = f"; install it with: {command}" if extra else ""
+        install = f"{sys.executable} -m pip install 'brokerd[{extra}]'"
+        advice = f"; install it with: {install}" if extra else ""
         raise errors.CtlError(
             f"'{name}' needs the Python module {error.name or package}, which is not installed"
             f"{advice}",

@@ -127,6 +127,7 @@ async def test_figures_are_those_of_the_queues_machine(member: Member) -> None:
         "ready_bytes": 0,
         "unacked_bytes": machine.unacked_bytes,
         "dlx": 0,
+        "delayed": 0,
         "consumers": 1,
         "memory": 8_000 + machine.memory_bytes(),
         "head_ms": None,

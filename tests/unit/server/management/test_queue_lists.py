@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.cluster.groups.group_clock import Moved
 from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.profiles import Profile, profile
 from brokerd.raft.messages import NodeId
 from brokerd.server.management import queue_figures, queues, resting_rows
 from brokerd.server.management.resting_rows import RestingRows
@@ -60,6 +61,7 @@ class Services:
     catalog: Catalog
     listed: Listed = field(default_factory=Listed)
     node: str = "n1"
+    profile: Profile = field(default_factory=profile)
 
 
 @dataclass
@@ -172,6 +174,7 @@ class Asked:
     rates: Rates
     resting: RestingRows
     node: str = "n1"
+    profile: Profile = field(default_factory=profile)
 
 
 @pytest.fixture

@@ -305,10 +305,12 @@ def _ribbons(
 
 
 def _fate(name: str) -> str:
-    """Return the colour of where letters went: kept, dropped on purpose, or lost."""
+    """Return the colour of where letters went: kept, dropped on purpose, lost, or several."""
     if name.startswith("→") or name == "pending":
         return "good"
-    return "warn" if name in ("dropped_no_dlx", "others") else "bad"
+    if name == "others":
+        return "other"
+    return "warn" if name == "dropped_no_dlx" else "bad"
 
 
 def _figure(

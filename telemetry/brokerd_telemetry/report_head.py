@@ -11,7 +11,7 @@ from brokerd_telemetry.columns.report_sums import Book
 
 Row = dict[str, Any]
 
-#: Of a client's message without a route, what nobody was told of; returned ones are the client's.
+#: Of a client's message without a route, what the client did not ask to be told of (mandatory).
 _UNTOLD = ("dropped", "ae_missing", "ae_cycle")
 
 
@@ -23,10 +23,12 @@ class Fates:
     #: To consumers and by gets, each message once for each queue; without redeliveries.
     delivered: int
     returned: int
-    #: Without a route, or as a dead letter: nobody has them, and nobody was told.
+    #: As dead letters on their way: they were confirmed, and are gone.
     lost: int
     #: By a limit, a TTL or a rejection without a dead letter exchange: as somebody has set it.
     dropped: int
+    #: Without a route and without `mandatory`: as the publisher has asked for.
+    unroutable: int = 0
 
 
 def fates(usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row]) -> Fates:
@@ -41,8 +43,9 @@ def fates(usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row
         published=sum(row["in"] for row in usage),
         delivered=sum(row["out"] - row["redlv"] for row in usage),
         returned=by_outcome.get("returned", 0),
-        lost=sum(by_outcome.get(name, 0) for name in _UNTOLD) + sum(row["lost"] for row in letters),
+        lost=sum(row["lost"] for row in letters),
         dropped=sum(row["n"] for row in letters if row["outcome"] == "dropped_no_dlx"),
+        unroutable=sum(by_outcome.get(name, 0) for name in _UNTOLD),
     )
 
 
@@ -78,6 +81,7 @@ def head(
     figures = [
         ("published by clients", f"{found.published:,}", ""),
         ("delivered", f"{found.delivered:,}", ""),
+        ("unroutable, dropped", f"{found.unroutable:,}", "warn" if found.unroutable else "good"),
         ("lost", f"{found.lost:,}", "bad" if found.lost else "good"),
         ("findings raised", str(len(raised)), "bad" if raised else "good"),
         (
@@ -125,10 +129,13 @@ def in_words(found: Fates) -> str:
         f"{count:,} {what}"
         for count, what in (
             (found.returned, "were given back for want of a route"),
+            (found.unroutable, "were unroutable and dropped, not being mandatory"),
             (found.dropped, "were dropped by a limit, a TTL or a rejection"),
             (found.lost, "were lost"),
         )
         if count
     ]
     text = f"Clients published {found.published:,} messages, {found.delivered:,} were delivered"
-    return f"{text}, {', '.join(rest)}." if rest else f"{text}, none was lost."
+    if not found.lost:
+        rest.append("none was lost")
+    return f"{text}, {', '.join(rest)}."

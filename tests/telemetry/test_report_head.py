@@ -28,11 +28,19 @@ def test_messages_are_counted_once_and_not_by_copies() -> None:
         [letters("routed", 500, 0), letters("dropped_no_dlx", 8, 0), letters("dlx_missing", 6, 6)],
     )  # fmt: skip
     assert (found.published, found.delivered) == (4246, 4100)
-    assert (found.returned, found.dropped, found.lost) == (30, 8, 26)
+    assert (found.returned, found.dropped, found.unroutable, found.lost) == (30, 8, 20, 6)
     assert report_head.in_words(found) == (
         "Clients published 4,246 messages, 4,100 were delivered, 30 were given back for want of a "
-        "route, 8 were dropped by a limit, a TTL or a rejection, 26 were lost."
+        "route, 20 were unroutable and dropped, not being mandatory, 8 were dropped by a limit, a "
+        "TTL or a rejection, 6 were lost."
     )
+
+
+def test_what_was_unroutable_by_the_publishers_own_doing_is_not_lost() -> None:
+    found = report_head.fates([usage("web", **{"in": 3})], [unroutable("dropped", 3)], [])
+    page = report_head.head("c", ["2026-11-20T14"], [], found, [], [])
+    assert "All is well." in page
+    assert "3 were unroutable and dropped, not being mandatory, none was lost." in page
 
 
 def test_where_nothing_is_lost_it_says_so() -> None:

@@ -14,6 +14,8 @@ from urllib.parse import quote, urljoin, urlparse
 
 import pytest
 
+from brokerd.ctl.client import AdminClient
+from brokerd.ctl.settings import Settings
 from tests.integration.members import Member, cluster, eventually
 
 pytestmark = pytest.mark.timeout(240)
@@ -175,3 +177,18 @@ def test_the_report_is_shown_apart_from_the_pages(member: Member, browser: Brows
     assert "sandbox allow-scripts" in headers["Content-Security-Policy"]
     assert "allow-same-origin" not in headers["Content-Security-Policy"]
     (results / "report.html").unlink()
+
+
+def test_a_queue_whose_resource_sets_its_dead_letter_exchange_shows_it(
+    member: Member, browser: Browser
+) -> None:
+    """The setting is no policy and no argument."""
+    spec = {"type": "quorum", "settings": {"dead-letter-exchange": "amq.fanout"}}
+    chosen = Settings(address=f"127.0.0.1:{member.ports['GRPC']}")
+    with AdminClient(chosen, chosen.address) as client:
+        client.put("queue", "/", "inline", spec)
+        text, _ = browser.page("/pages/queues/%2F/inline")
+        client.delete("queue", "/", "inline")
+    assert "amq.fanout" in text
+    assert "inline setting of its resource" in text
+    assert "They are dropped" not in text

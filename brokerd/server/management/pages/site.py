@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from brokerd.core.catalog import policy
 from brokerd.core.catalog.catalog_state import VhostTopology
 from brokerd.server.management import bindings, identity, listing, nodes, queues
 from brokerd.server.management.call import Answer, Call, Handler, HttpError, Json
@@ -219,6 +220,7 @@ async def _queue(call: Call) -> Answer:
         text = f"There is no queue '{call.parts['name']}' in vhost '{call.vhost}'."
         answer = await _page(call, "problem.html", title="No such queue", text=text)
         return replace(answer, status=404)
+    row["effective_settings"] = _effective_settings(call)
     problem = _problem(row, _dead_letters_to(row), call.services.catalog.view.vhosts)
     return await _page(
         call,
@@ -310,27 +312,39 @@ def _tables(row: Json, bound: list[Json]) -> list[tuple[str, tuple[str, ...], li
     ]
 
 
-def _settings(row: Json) -> Json:
-    """Return what holds for a queue: an argument counts before a policy (R-POL)."""
-    own = {name.removeprefix("x-"): value for name, value in row["arguments"].items()}
-    return {**row["effective_policy_definition"], **own}
+def _effective_settings(call: Call) -> Json:
+    """Return what holds for the queue, of its arguments, its resource and policies (R-POL)."""
+    queue = call.services.catalog.view.vhosts[call.vhost].queues.get(call.parts["name"])
+    if queue is None:
+        return {}
+    return dict(policy.effective_queue(call.services.catalog.view, queue).values)
+
+
+def _source(row: Json, key: str) -> str:
+    """Return where a setting of a queue comes from."""
+    if f"x-{key}" in row["arguments"]:
+        return "argument of the queue"
+    if key in row["effective_policy_definition"]:
+        return "policy"
+    return "inline setting of its resource"
 
 
 def _dead_letters_to(row: Json) -> str | None:
     """Return the exchange, None if they are dropped."""
-    exchange: str | None = _settings(row).get("dead-letter-exchange")
+    exchange: str | None = row["effective_settings"].get("dead-letter-exchange")
     return exchange
 
 
 def _dead_letters(row: Json) -> list[tuple[str, str]]:
     """Return where they go."""
-    settings = _settings(row)
+    settings = row["effective_settings"]
     if "dead-letter-exchange" not in settings:
         return []
     lines = [
         ("Exchange", settings["dead-letter-exchange"] or "(default exchange)"),
         ("Routing key", settings.get("dead-letter-routing-key", "that of the message")),
         ("Strategy", settings.get("dead-letter-strategy", "at-most-once")),
+        ("Set by", _source(row, "dead-letter-exchange")),
     ]
     if "messages_dlx" in row:
         lines.append(("Waiting for their confirm", as_count(row["messages_dlx"])))

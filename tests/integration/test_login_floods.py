@@ -32,6 +32,8 @@ pytestmark = pytest.mark.timeout(240)
 
 #: An idle machine needs a tenth of a second, and two where address and user are those of the flood.
 PROMPTLY_S = 10.0
+#: So many times what a call takes without the flood, on a machine that does much else.
+PROMPTLY_TIMES = 50
 HERE, OTHER, THIRD = "127.0.0.1", "127.0.0.77", "127.0.0.88"
 #: All have their name as password.
 USERS = ("till", "office", "stock", "yard", "press", "truck")
@@ -53,8 +55,19 @@ def started(folder: Path, **env: str) -> Iterator[Member]:
             users = [_user(name) for name in USERS]
             with grpc.insecure_channel(f"{HERE}:{member.grpc_port}") as channel:
                 stub: Any = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-                request = iter([admin_pb2.ApplyRequest(operations=users)])
-                list(stub.ApplyTopology(request, metadata=metadata(), timeout=ANSWER_SECONDS))
+
+                def applied() -> bool:
+                    # A machine that does much else may take longer than a login has for its check.
+                    request = iter([admin_pb2.ApplyRequest(operations=users)])
+                    sent = stub.ApplyTopology(request, metadata=metadata(), timeout=ANSWER_SECONDS)
+                    try:
+                        return bool(list(sent))
+                    except grpc.RpcError as error:
+                        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                            raise
+                        return False
+
+                eventually(applied, "the users are there")
             yield member
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -182,6 +195,9 @@ def test_right_calls_are_answered_during_a_flood_of_wrong_ones(
     """SEC-9, SEC-12, SEC-13: the same and other users, the same and other addresses."""
     port = member.grpc_port
     elsewhere = background.run(forwarder(port, OTHER))
+    status, quiet_seconds = call(port, "truck", "truck")
+    assert status is grpc.StatusCode.OK
+    limit_seconds = max(PROMPTLY_S, PROMPTLY_TIMES * quiet_seconds)
     assert call(port, "till", "till")[0] is grpc.StatusCode.OK
     refused: list[grpc.StatusCode] = []
     background.start(wrong_calls(port, ("till", "office", "stock", "nobody-{}"), refused))
@@ -201,7 +217,7 @@ def test_right_calls_are_answered_during_a_flood_of_wrong_ones(
     for where, user in who:
         status, seconds = call(where, user, user)
         assert status is grpc.StatusCode.OK, (user, status, seconds)
-        assert seconds < PROMPTLY_S, (user, seconds)
+        assert seconds < limit_seconds, (user, seconds)
     # The answer is the same for names that exist and for others, and nobody comes in.
     assert set(refused) <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
     figures = scrape(member)

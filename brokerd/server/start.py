@@ -69,6 +69,7 @@ async def join(member: Member, definitions: Definitions | None = None) -> None:
     spawn(repair.watch(members.repair))
     spawn(members.stuck.run())
     spawn(members.homes.run())
+    spawn(members.homes.run_deletions())
     joining.watch()
     if definitions is not None:
         base.lifecycle.waits_for(f"the definitions of {definitions.source}")

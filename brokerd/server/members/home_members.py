@@ -160,9 +160,25 @@ class HomeMembers:
         """Look for as long as the broker runs."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.look()
+            self.look()
 
-    async def look(self) -> None:
+    async def run_deletions(self) -> None:
+        """Delete what went with its home, for as long as the broker runs.
+
+        Beside the looks: without a majority a deletion waits for its time-out, and another member
+        may fall silent meanwhile.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.delete_absent()
+
+    async def delete_absent(self) -> None:
+        """Delete the queues that went with members that have been silent for long enough."""
+        for node in sorted(self._down):
+            if self._silence.silent_ms(node) >= self._delete_ms:
+                await self._delete_absent(node)
+
+    def look(self) -> None:
         """See which members have been silent for too long, and whose disks do not answer."""
         members = {NodeId(name) for name in self._catalog.view.members()} | {self._silence.node}
         for node in sorted(members | self._down | self._stalled):
@@ -172,14 +188,12 @@ class HomeMembers:
             silent_ms = 0 if node == self._silence.node else self._silence.silent_ms(node)
             if node not in self._down and silent_ms >= self._after_ms:
                 self._went_down(node)
-            if node in self._down and silent_ms >= self._delete_ms:
-                await self._delete_absent(node)
 
     def _of_home(self, node: NodeId) -> list[Queue]:
         return [
             queue
             for queue in self._queues.values()
-            if queue.members[0] == node and down_homes.has_home(queue)
+            if down_homes.has_home(queue) and queue.members[0] == node
         ]
 
     def _stall_changed(self, node: NodeId, is_stalled: bool) -> None:

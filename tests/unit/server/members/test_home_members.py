@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -101,7 +102,8 @@ class Rig:
 
     async def silent(self, seconds: float) -> None:
         self.silence[HOME] = int(seconds * 1000)
-        await self.homes.look()
+        self.homes.look()
+        await self.homes.delete_absent()
 
     @property
     def absent(self) -> set[int]:
@@ -227,8 +229,8 @@ async def test_only_durable_queues_refuse_while_the_disk_of_their_home_does_not_
     """ADR 68: the member is there, and so are its clients; what is in memory goes on."""
     rig = Rig()
     rig.stalled = {HOME}
-    await rig.homes.look()
-    await rig.homes.look()
+    rig.homes.look()
+    rig.homes.look()
     assert (rig.absent, rig.refusing, rig.rerouted) == (set(), {DURABLE, AUTO}, 1)
     assert rig.reason_of is not None
     reason = "home member n2 of queue 'durable' in vhost '/' has a disk that does not answer"
@@ -236,19 +238,48 @@ async def test_only_durable_queues_refuse_while_the_disk_of_their_home_does_not_
     assert rig.reason_of(TRANSIENT) == rig.reason_of(EXCLUSIVE) == ""
     assert (rig.stranded, rig.written) == ({}, [])
     rig.stalled = set()
-    await rig.homes.look()
+    rig.homes.look()
     assert (rig.refusing, rig.reason_of) == (set(), None)
 
 
 async def test_a_member_whose_disk_stalled_and_that_then_falls_silent_is_down() -> None:
     rig = Rig()
     rig.stalled = {HOME, HERE}
-    await rig.homes.look()
+    rig.homes.look()
     rig.stalled = {HERE}
     rig.silence[HOME] = 5_000
-    await rig.homes.look()
+    rig.homes.look()
     assert (rig.absent, rig.refusing) == ({TRANSIENT, EXCLUSIVE}, {DURABLE, AUTO})
     assert rig.reason_of is not None
     assert rig.reason_of(DURABLE).endswith(" is down")
     rig.homes.load()
     assert (rig.absent, rig.refusing) == ({TRANSIENT, EXCLUSIVE}, {DURABLE, AUTO})
+
+
+async def test_a_deletion_without_a_majority_keeps_no_other_member_from_being_judged() -> None:
+    """A second member falls silent while the catalog does not answer."""
+    rig = Rig()
+    asked, released = asyncio.Event(), asyncio.Event()
+
+    async def write(operation: Any) -> Any:
+        asked.set()
+        await released.wait()
+        raise Unavailable("no majority")
+
+    rig.write = write  # type: ignore[method-assign]
+    rig.silence[HOME] = 60_000
+    rig.homes.look()
+    deleting = asyncio.create_task(rig.homes.delete_absent())
+    await asked.wait()
+    rig.silence[OTHER] = 5_000
+    rig.homes.look()
+    assert ELSEWHERE in rig.refusing
+    released.set()
+    await deleting
+
+
+async def test_a_queue_without_members_has_no_home() -> None:
+    rig = Rig()
+    rig.queues[99] = Queue("/", "empty", SPEC | {"type": "classic"}, 99, [])
+    await rig.silent(5)
+    assert 99 not in rig.absent | rig.refusing

@@ -449,7 +449,7 @@ class QueueState:
         Those of a returns lane stand in front of it again, by number: in which order each of them
         had come back before is not kept.
         """
-        has_returns = self._quorum and self.options.delivery_limit is not None
+        has_returns = self._quorum and not self._returns_to_the_back
         for span in reversed(self._take(consumer, ranges)):
             count = span.end - span.first
             self.counters["requeue"] += count

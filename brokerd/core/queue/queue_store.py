@@ -35,7 +35,7 @@ class Place(IntEnum):
     RETURNS = 1
     #: Quorum without a delivery limit: the back (R-DL-7).
     BACK = 2
-    #: Quorum with a delivery limit, of what was not sent to a client: before all other returns.
+    #: Quorum that serves returns first, of what was not sent to a client: before all of them.
     FRONT = 3
 
 

@@ -118,9 +118,16 @@ def test_what_was_not_written_returns_uncounted_to_its_place(mode: str) -> None:
     assert (q.count("over_limit"), q.count("requeue")) == (0, 5)
 
 
-def test_what_was_not_written_of_the_returns_stands_before_them_again() -> None:
-    """R-QQ-14: by number; nothing is counted a second time."""
-    q = quorum(delivery_limit=5)
+@pytest.mark.parametrize(
+    ("options", "failures"),
+    [({"delivery_limit": 5}, 1), ({"delivery_limit": None, "delivery_count_mode": "failures"}, 0)],
+    ids=["limit", "switched off"],
+)
+def test_what_was_not_written_of_the_returns_stands_before_them_again(
+    options: dict[str, Any], failures: int
+) -> None:
+    """R-QQ-14, R-DL-7: by number; nothing is counted a second time, with a limit and with -1."""
+    q = quorum(**options)
     q.fill(5)
     q.consume(prefetch=5)
     q.send(queue_commands.encode_cancel(consumer()))
@@ -130,7 +137,7 @@ def test_what_was_not_written_of_the_returns_stands_before_them_again() -> None:
     q.send(queue_commands.encode_cancel(consumer("d", 2)))
     q.requeue((1, 2), (3, 4), who=consumer("d", 2), cause=ReturnCause.UNWRITTEN)
     # Two and four never came back.
-    assert all_ready(q) == [(1, 1, 1), (3, 1, 1), (0, 1, 1)]
+    assert all_ready(q) == [(number, 1, failures) for number in (1, 3, 0)]
 
 
 def test_without_a_limit_it_goes_where_it_is_next_and_not_to_the_back() -> None:

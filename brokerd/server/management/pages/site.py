@@ -140,7 +140,7 @@ async def _problems(call: Call, members: list[Json] | None) -> list[str]:
         if not row["running"]:
             found.append(f"Member {row['name']} is not running.")
         if row.get("disk_stalled_alarm"):
-            found.append(f"The disk of {row['name']} does not answer: what is there alone waits.")
+            found.append(f"The disk of {row['name']} does not answer: its classic queues refuse.")
         for alarm, what in (("mem_alarm", "memory"), ("disk_free_alarm", "disk")):
             if row.get(alarm):
                 found.append(f"Publishers are blocked: the {what} alarm of {row['name']} is on.")

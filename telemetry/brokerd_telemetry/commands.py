@@ -152,6 +152,8 @@ def _job_options(
             assert raw is not None
             found = (_raw(cluster, raw),)
         place = None if store is None else objects.Place(store)
+        if keeps_delta:
+            delta.check()
     except _TOLD as error:
         raise click.ClickException(str(error)) from error
     _make(out_dir)

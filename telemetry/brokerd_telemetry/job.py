@@ -106,8 +106,6 @@ def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
     if warm is None:
         # Before anything is pulled: what is missing here is known at once.
         session.find_java()
-    if options.keeps_delta:
-        delta.check()
     now = time.gmtime()
     run_id = f"{time.strftime('%Y%m%dT%H%M%S', now)}-{uuid4().hex[:8]}"
     options.out_dir.mkdir(parents=True, exist_ok=True)

@@ -222,7 +222,7 @@ KILLED = 'namespace="shop",cluster="prod",member="prod-0",reason="OOMKilled"'
 FIRING: dict[str, tuple[dict[str, str], int]] = {
     "BrokerdMemoryAlarm": ({f'brokerd_alarm{{{POD},resource="memory"}}': "1x10"}, 2),
     "BrokerdDiskAlarm": ({f'brokerd_alarm{{{POD},resource="disk"}}': "1x10"}, 2),
-    "BrokerdDiskStalled": ({f'brokerd_alarm{{{POD},resource="disk_stalled"}}': "1x10"}, 1),
+    "BrokerdDiskStalled": ({f'brokerd_alarm{{{POD},resource="disk_stalled"}}': "0 1x10"}, 2),
     "BrokerdDiskFilling": (
         {
             f"brokerd_disk_free_bytes{{{POD}}}": "1000000-1000x300",

@@ -271,12 +271,18 @@ async def test_plan_shows_what_would_change_and_writes_nothing(
     assert same.lines == ["nothing would change"]
     assert same.status == 0
     changed = directory.parent / "changed"
+    write(changed, "a.yaml", resource("Queue", "new"), resource("Exchange", "in", type="topic"))
+    report = await dry_run.run(changed, environment.data_dir, target)
+    text = "\n".join(report.lines)
+    assert "+ queue new in / on default/prod (Queue new)" in text
+    assert "- queue q in / on default/prod (Queue/default/q is gone" in text
     write(changed, "a.yaml", resource("Queue", "new"), resource("Exchange", "in", type="fanout"))
     report = await dry_run.run(changed, environment.data_dir, target)
     text = "\n".join(report.lines)
     assert "+ queue new in / on default/prod (Queue new)" in text
     assert "spec: type is immutable" in text
-    assert "- queue q in / on default/prod (Queue/default/q is gone" in text
+    assert "queue q" not in text
+    assert "what would be deleted is not known before all files are right" in text
     assert report.status == 1
     assert await names(environment, "queue") == ["q"]
 

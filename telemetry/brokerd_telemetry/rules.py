@@ -85,7 +85,7 @@ def _lost_letters(row: Row, _: Facts) -> Iterable[Hit]:
             f"letters of this queue come back to it by the exchange '{exchange}' without having "
             "been rejected: send them elsewhere, or consume and reject them on their way"
         ),
-        "dl_lost": "letters that waited were purged, or the queue's strategy was changed",
+        "dl_lost": "letters that waited were purged or given up",
     }
     yield Hit(
         "queue", row["vhost"], row["queue"], row["lost"], 0,
@@ -97,10 +97,15 @@ def _lost_letters(row: Row, _: Facts) -> Iterable[Hit]:
 def _stuck_letters(row: Row, _: Facts) -> Iterable[Hit]:
     age_ms = row["dl_pending_age_max_ms"] or 0
     if age_ms > 900_000 and row["dl_pending_last"]:
+        # Its settings end that letters wait: those that did go on (ADR 67).
+        is_of_old = row["strategy"] == "at-most-once"
         yield Hit(
             "queue", row["vhost"], row["queue"], age_ms / 1000, 900,
             f"{row['dl_pending_last']:,} dead letters wait, the oldest since "
-            f"{age_ms / 60_000:.0f} min",
+            f"{age_ms / 60_000:.0f} min"
+            + (", under settings that the queue no longer has" if is_of_old else ""),
+            "look at the target queue, or give the letters up: brokerctl purge_queue "
+            f"{row['queue']} --dead-letters" if is_of_old else "",
         )  # fmt: skip
 
 

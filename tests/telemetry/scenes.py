@@ -319,6 +319,13 @@ def stuck_letters(stage: Stage, is_on: bool) -> None:
         queue.pending, queue.letter_age_ms = 0, None
 
 
+def letters_of_old(stage: Stage, is_on: bool) -> None:
+    """Letters wait, then the policy that has them wait is deleted (ADR 67)."""
+    stuck_letters(stage, is_on)
+    queue = stage.queue("q")
+    queue.dlx, queue.at_least_once = (None, False) if is_on else ("dlx", True)
+
+
 def _alarm(seconds: int) -> Scene:
     def scene(stage: Stage, is_on: bool) -> None:
         if is_on:
@@ -401,6 +408,7 @@ INCIDENTS: dict[str, tuple[Scene, set[tuple[str, str]], str]] = {
     "slow-confirms": (_confirms(250_000), {("CONF-SLO", "x")}, "disk and network"),
     "fast-confirms": (_confirms(900), set(), ""),
     "stuck-letters": (stuck_letters, {("DL-STUCK", "q")}, "target queue"),
+    "letters-of-old": (letters_of_old, {("DL-STUCK", "q")}, "purge_queue q --dead-letters"),
     "busy": (busy, set(), ""),
     "miscount": (miscount, {("BOOKS", "work")}, "bug of the broker"),
     "lost-copies": (lost_copies, {("BOOKS", "lost-copies")}, "bug of the broker"),

@@ -12,7 +12,7 @@ from brokerd_telemetry.schema import QUEUE_COUNTERS
 
 #: By the name of a column of both tables, that of a span's it is.
 _SAME = {
-    **{name: name for name in ("cluster", "vhost", "queue", "qtype")},
+    **{name: name for name in ("cluster", "vhost", "queue", "qtype", "strategy")},
     **{name: f"d_{name}" for name in QUEUE_COUNTERS},
     "gone": "d_gone",
     **{

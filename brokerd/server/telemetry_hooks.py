@@ -69,6 +69,14 @@ class Breakdown(Protocol):
         ...
 
 
+class Stalls(Protocol):
+    """When the disk did not answer (members/disk_watch.py)."""
+
+    def total_s(self) -> float:
+        """Return how long all stalls have lasted, the one under way included."""
+        ...
+
+
 class Memory(Protocol):
     """Memory and disk, as last sampled."""
 
@@ -89,6 +97,11 @@ class Memory(Protocol):
     @property
     def breakdown(self) -> Breakdown:
         """Return what tells where the memory goes."""
+        ...
+
+    @property
+    def stalls(self) -> Stalls:
+        """Return when the disk did not answer."""
         ...
 
 
@@ -159,6 +172,7 @@ class Telemetry:
         #: Queues that are to be looked at since they moved.
         self._moved: set[int] = set()
         self._links = LinkRows()
+        self._stalled_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._collecting = asyncio.Lock()
         self._since_us = _now_us()
@@ -245,7 +259,9 @@ class Telemetry:
             "leaders": len(sources.queues.led),
         }
         if monitor is not None:
+            stalled_ms = int(monitor.stalls.total_s() * 1000)
             row |= {
+                "stalled_ms": stalled_ms - self._stalled_ms,
                 "rss": monitor.memory_used,
                 "mem_parts": parts,
                 "mem_limit": monitor.memory_total,
@@ -254,6 +270,7 @@ class Telemetry:
                 "disk_free": monitor.disk_free,
                 "disk_limit": monitor.disk_limit,
             }
+            self._stalled_ms = stalled_ms
         return row
 
     async def close(self) -> None:

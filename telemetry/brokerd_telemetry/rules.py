@@ -299,6 +299,14 @@ def _disk_fills(row: Row, _: Facts) -> Iterable[Hit]:
         )  # fmt: skip
 
 
+def _stalled_disk(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["stalled_s"]:
+        yield Hit(
+            "member", "", row["node"], row["stalled_s"], 0,
+            f"its disk did not answer for {row['stalled_s']:.1f} s",
+        )  # fmt: skip
+
+
 def _imbalance(row: Row, _: Facts) -> Iterable[Hit]:
     # Few queues cannot be even.
     if (
@@ -446,6 +454,8 @@ RULES = (
          "set the members' memory to the target", _capacity),
     Rule("DISK-FILLS", "warning", "capacity_1d", False,
          "give the member's volume more space, or let messages expire", _disk_fills),
+    Rule("DISK-STALLED", "critical", "member_5m", True,
+         "look at the member's volume and at what else uses it", _stalled_disk),
     Rule("LEAD-IMBAL", "info", "leader_balance_1h", False,
          "brokerctl rebalance, or move the leaders of its busiest queues", _imbalance),
     Rule("MEM-EPISODE", "warning", "memory_episode", True,

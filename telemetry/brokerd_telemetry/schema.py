@@ -44,6 +44,7 @@ _LONGS = (
     "dropped", "confirmed", "nacked", "internal_in", "internal_in_bytes",
     "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",
     "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
+    "stalled_ms",
     "backlog", "backlog_age_ms", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
     "moved", "lag_count", "lag_sum_ms", "priority", "bindings",
     "tries", "redeliveries",

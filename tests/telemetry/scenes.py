@@ -353,6 +353,10 @@ def lost_copies(stage: Stage, is_on: bool) -> None:
         stage.node.counters.published(stage.vhost, "web", "x", fleet.route("work"), contents)
 
 
+def stalled(stage: Stage, is_on: bool) -> None:
+    stage.node.figures = {"rss": 1, "mem_limit": 9, "stalled_ms": 6000 if is_on else 0}
+
+
 def killed(stage: Stage, is_on: bool) -> None:
     stage.is_silent = is_on and stage.t0_us % fleet.HOUR_US == 2 * STEP_US
 
@@ -414,6 +418,7 @@ INCIDENTS: dict[str, tuple[Scene, set[tuple[str, str]], str]] = {
     "lost-copies": (lost_copies, {("BOOKS", "lost-copies")}, "bug of the broker"),
     "~alarm": (_alarm(30), {("MEM-EPISODE", "n0")}, "more memory"),
     "~short-alarm": (_alarm(5), set(), ""),
+    "~disk-stalled": (stalled, {("DISK-STALLED", "n0")}, "volume"),
     "~killed": (killed, {("TELE-LOSS", "n0")}, "killed"),
     "~unreadable": (unreadable, {("TELE-BAD", "n0")}, "quarantine/rows"),
 }

@@ -30,7 +30,10 @@ _KEY = ("cluster", "window_start", "node")
 
 
 def build_members(inputs: Inputs) -> DataFrame:
-    """Return member_5m: memory and disk of members, nothing of those that do not tell."""
+    """Return member_5m: memory and disk of members, nothing of those that do not tell.
+
+    stalled_s: how long the disk did not answer; null where the members' release does not tell.
+    """
     rows = inputs.kind("node").where(f.col("rss").isNotNull())
 
     def last(name: str) -> object:
@@ -41,6 +44,7 @@ def build_members(inputs: Inputs) -> DataFrame:
         last("mem_limit"), last("wm_bytes"),
         f.min("disk_free").alias("disk_free_min"),
         last("disk_limit"),
+        (f.sum("stalled_ms") / 1000).alias("stalled_s"),
         f.max("conns").alias("conns_max"),
         f.max("leaders").alias("leaders_max"),
     )  # fmt: skip
@@ -56,7 +60,7 @@ def build_capacity(inputs: Inputs) -> DataFrame:
     by a straight line; null while it does not shrink.  told: the share of five-minute windows that
     were told since the first.
     """
-    known = build_members(inputs)
+    known = build_members(inputs).drop("stalled_s")
     if inputs.members_before is not None:
         known = known.unionByName(inputs.members_before.select(*known.columns))
     # Only days that this run makes anew.

@@ -102,6 +102,16 @@ class Breakdown:
         return {"code": 3, "other": 2}
 
 
+class Stalls:
+    """The disk has not answered for so long."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def total_s(self) -> float:
+        return self.seconds
+
+
 class Monitor:
     """Memory and disk are as they are."""
 
@@ -110,6 +120,7 @@ class Monitor:
 
     def __init__(self) -> None:
         self.breakdown = Breakdown()
+        self.stalls = Stalls()
 
 
 class Runtime:
@@ -248,3 +259,16 @@ async def test_what_is_declared_is_told_beside_the_queues(
     row = {"k": "policy", "policy": "p"}
     await telemetry_of(Queues(), tmp_path, topology=Topology(row)).collect()
     assert row in rows
+
+
+async def test_a_members_row_says_how_long_its_disk_did_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(SegmentWriter, "emit", lambda _writer, _stream, more: rows.extend(more))
+    monitor = Monitor()
+    telemetry = telemetry_of(Queues(), tmp_path, monitor=monitor)
+    for monitor.stalls.seconds in (0.0, 2.5, 2.5, 6.0):
+        await telemetry.collect()
+    told = [row["stalled_ms"] for row in rows if row["k"] == "node"]
+    assert told == [0, 2500, 0, 3500]

@@ -45,6 +45,9 @@ MEMBERS = "brokerd.io/members"
 #: On the pods: the annotation of the BrokerCluster (engine/keys.py) that they were made for.
 RESTART_AT = "brokerd.io/restart-at"
 
+#: On an object that somebody else made: the BrokerCluster that may take it over.
+ADOPT = "brokerd.io/adopt"
+
 _READ_BY_OWNER_AND_GROUP = 0o440
 
 
@@ -211,6 +214,33 @@ def metadata(context: Context, name: str, component: str = "broker") -> Manifest
         "labels": labels(context, component),
         "ownerReferences": [owner_reference(context.meta, "BrokerCluster")],
     }
+
+
+def is_foreign(context: Context, live: Manifest) -> bool:
+    """Whether an object of a name of ours was made by somebody else, and is not given to us.
+
+    Ours are labelled as such, or owned by a BrokerCluster of this name.
+    """
+    metadata = live["metadata"]
+    found = metadata.get("labels") or {}
+    own = labels(context)
+    marks = ("app.kubernetes.io/managed-by", "app.kubernetes.io/instance")
+    is_marked = all(found.get(name) == own[name] for name in marks)
+    owners = metadata.get("ownerReferences") or ()
+    is_owned = any(
+        item.get("kind") == "BrokerCluster" and item.get("name") == context.name for item in owners
+    )
+    is_given = (metadata.get("annotations") or {}).get(ADOPT) == context.name
+    return not (is_marked or is_owned or is_given)
+
+
+def conflict(context: Context, kind: str, name: str) -> str:
+    """What to do about an object that is foreign."""
+    return (
+        f"{kind} {name} was not made by the operator and is left as it is; give the BrokerCluster "
+        f"another name, delete the {kind}, or have the operator take it over: kubectl annotate -n "
+        f"{context.namespace} {kind.lower()} {name} {ADOPT}={context.name}"
+    )
 
 
 def pod_security() -> Manifest:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd_operator.manifests import cluster as cluster_manifests
+from brokerd_operator.manifests import naming
 from brokerd_operator.manifests.naming import Context
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 from brokerd_operator.specs import arguments
@@ -28,12 +29,17 @@ def is_passing(error: ApiError) -> bool:
     return error.status in PASSING_STATUSES or error.status >= 500
 
 
+class NameConflict(Exception):
+    """An object of this name was made by somebody else; the text says which and what to do."""
+
+
 @dataclass(slots=True)
 class Refusals:
-    """What the API server did not take in one pass."""
+    """What the API server did not take in one pass, and what is somebody else's."""
 
     _lines: list[str] = field(default_factory=list)
     _is_lasting: bool = False
+    _is_conflict: bool = False
 
     def add(self, what: str, error: ApiError) -> None:
         """Note a refusal; raises the error again if it is no answer, or that of a failed read.
@@ -52,7 +58,15 @@ class Refusals:
         except ApiError as error:
             self.add(what, error)
             return False
+        except NameConflict as error:
+            self.add_conflict(error)
+            return False
         return True
+
+    def add_conflict(self, conflict: NameConflict) -> None:
+        """Note an object that is not touched."""
+        self._is_conflict = True
+        self._lines.append(str(conflict))
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -60,6 +74,8 @@ class Refusals:
     @property
     def reason(self) -> str:
         """Lasting ones come first: somebody has to do something about them."""
+        if self._is_conflict:
+            return "NameConflict"
         return "ApiRefused" if self._is_lasting else "WaitingForApi"
 
     @property
@@ -75,22 +91,31 @@ class ClusterObjects:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def apply_all(self, manifests: Iterable[Json], refusals: Refusals) -> None:
+    async def apply_all(
+        self, context: Context, manifests: Iterable[Json], refusals: Refusals
+    ) -> None:
         """Apply each, whatever became of those before it."""
         for manifest in manifests:
             what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            await refusals.collect(what, self.apply(manifest))
+            await refusals.collect(what, self.apply(context, manifest))
 
-    async def apply(self, manifest: Json) -> None:
-        """Apply what is not there, was changed by us, or by others."""
+    async def apply(self, context: Context, manifest: Json) -> None:
+        """Apply what is not there, was changed by us, or by others.
+
+        Raises NameConflict where somebody else made an object of this name.
+        """
         metadata = manifest["metadata"]
         digest = arguments.digest(manifest, 32)
         path = path_of(
             manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"]
         )
         live = await self._api.get(path)
-        if live is not None and is_applied(manifest, live):
-            return
+        if live is not None:
+            if naming.is_foreign(context, live):
+                kind, name = manifest["kind"], metadata["name"]
+                raise NameConflict(naming.conflict(context, kind, name))
+            if is_applied(manifest, live):
+                return
         marked = {
             **manifest,
             "metadata": {

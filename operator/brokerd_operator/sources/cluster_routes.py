@@ -12,6 +12,7 @@ from brokerd_operator.conditions import Condition
 from brokerd_operator.manifests import gateway
 from brokerd_operator.manifests.naming import Context
 from brokerd_operator.sources.api import PLURALS, Api, ApiError, Json, path_of
+from brokerd_operator.sources.cluster_objects import NameConflict
 
 #: Gateways are asked again so often while one has not accepted; nothing is watched.
 AGAIN_S = 15.0
@@ -20,7 +21,7 @@ AGAIN_S = 15.0
 class ClusterRoutes:
     """Makes, looks at and removes routes; keeps nothing."""
 
-    def __init__(self, api: Api, apply: Callable[[Json], Awaitable[None]]) -> None:
+    def __init__(self, api: Api, apply: Callable[[Context, Json], Awaitable[None]]) -> None:
         self._api = api
         self._apply = apply
 
@@ -38,10 +39,10 @@ class ClusterRoutes:
                 return gateway.missing(context)
             manifest = gateway.route(context, served[wanted])
             assert manifest is not None
-            await self._apply(manifest)
+            await self._apply(context, manifest)
             live = await self._api.get(_path(context, wanted, served[wanted]))
             return gateway.accepted(context, live or manifest)
-        except ApiError as error:
+        except (ApiError, NameConflict) as error:
             return gateway.failed(context, str(error)) if wanted is not None else None
 
     async def _served(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ import base64
 import secrets
 from collections.abc import Mapping
 
+from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests
 from brokerd_operator.manifests.naming import Context
 from brokerd_operator.sources.api import Api, Json, path_of
@@ -64,10 +65,27 @@ class ClusterSecrets:
             key = base64.b64encode(secrets.token_bytes(32)).decode()
             await self.create(secret_manifests.keys_secret(context, key))
 
+    async def conflict(self, context: Context) -> str:
+        """Return what to do about a Secret of a name of ours that is of no use; "": there is none.
+
+        One that somebody made with what belongs into it is used, and never written.
+        """
+        wanted = {context.admin_secret: "password", context.cluster_secret: "secret"}
+        wanted[context.keys_secret] = "keys"
+        for name, key in wanted.items():
+            found = await self.live(context, name)
+            if found is None or key in decoded(found):
+                continue
+            if naming.is_foreign(context, found):
+                return naming.conflict(context, "Secret", name)
+        return ""
+
     async def _keep(self, context: Context, name: str) -> None:
         """Let a Secret that is there stay or go with the volumes."""
         found = await self.live(context, name)
-        patch = None if found is None else secret_manifests.ownership(context, found)
+        if found is None or naming.is_foreign(context, found):
+            return
+        patch = secret_manifests.ownership(context, found)
         if patch is not None:
             await self._api.merge(path_of("v1", "Secret", context.namespace, name), patch)
 

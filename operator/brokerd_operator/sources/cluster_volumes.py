@@ -8,7 +8,7 @@ data with it. For the Kubernetes driver (kubernetes_clusters.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests.naming import Context
@@ -39,6 +39,19 @@ class ClusterVolumes:
             if claim["metadata"]["name"].removeprefix(prefix).isdecimal()
             and not claim["metadata"].get("deletionTimestamp")
         ]
+
+    async def conflict(self, context: Context, ordinals: Iterable[int]) -> str:
+        """Return what to do about a claim that a new member would take and that is not ours."""
+        for ordinal in ordinals:
+            name = f"data-{context.name}-{ordinal}"
+            claim = await self._api.get(
+                path_of("v1", "PersistentVolumeClaim", context.namespace, name)
+            )
+            labels = {} if claim is None else claim["metadata"].get("labels") or {}
+            is_ours = naming.selector(context).items() <= labels.items()
+            if claim is not None and not is_ours and naming.is_foreign(context, claim):
+                return naming.conflict(context, "PersistentVolumeClaim", name)
+        return ""
 
     async def grow(self, context: Context, plan: Plan, present: str | None) -> Plan:
         """Ask the claims to grow; the plan, or what is left of it when that is refused."""

@@ -106,6 +106,9 @@ class KubernetesClusters:
         path = path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
         stateful_set = await self._api.get(path)
         context, image = await self._context(body, meta, spec, stateful_set)
+        conflict = await self._conflict(context, stateful_set)
+        if conflict:
+            return ClusterReport("NameConflict", conflict, again_s=REFUSED_AGAIN_S)
         refused = await self._ask_issuer(context, refusals)
         if refused is not None:
             return refused
@@ -129,6 +132,7 @@ class KubernetesClusters:
         )
         is_between = is_going or plan.is_recreated
         await self._objects.apply_all(
+            context,
             [item for item in manifests if not (is_between and item["kind"] == "StatefulSet")],
             refusals,
         )
@@ -159,6 +163,16 @@ class KubernetesClusters:
             report = with_certificates(report, certificates)
         return _with_route(report, await self._routes.reconcile(context))
 
+    async def _conflict(self, context: Context, stateful_set: Json | None) -> str:
+        """What to do about somebody else's objects without whose names no member can run."""
+        if stateful_set is not None and naming.is_foreign(context, stateful_set):
+            return naming.conflict(context, "StatefulSet", context.name)
+        present = _replicas(stateful_set or {})
+        wanted = range(present, max(present, context.spec.replicas))
+        return await self._secrets.conflict(context) or await self._volumes.conflict(
+            context, wanted
+        )
+
     async def _make_certificates(
         self, context: Context, body: Body, refusals: Refusals
     ) -> CertificateReport | None:
@@ -177,7 +191,7 @@ class KubernetesClusters:
         if await self._api.get(f"/apis/{secret_manifests.CERT_MANAGER}") is None:
             text = "spec.tls.issuerRef needs cert-manager, whose kinds are not installed"
             return ClusterReport("CertManagerMissing", text, again_s=WAITING_AGAIN_S)
-        await self._objects.apply_all([certificate], refusals)
+        await self._objects.apply_all(context, [certificate], refusals)
         if await self._secrets.read(context, context.tls_secret):
             return None
         text = f"cert-manager has not issued Secret {context.tls_secret} yet"

@@ -63,7 +63,8 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 
 # The parts of `make test`, the longest first: LANES of them side by side, since most of what they do is
 # to wait for servers. No part shares a port, a directory or a network namespace with another.
-PARTS := tests/integration tests/operator tests/e2e tests/compat tests/fuzz \
+PARTS := "tests/integration/test_[h-z]*.py" "tests/integration/test_[a-g]*.py" tests/operator tests/e2e \
+  tests/compat tests/integration/clients tests/fuzz \
   "tests/test_tidy.py tests/test_documents.py tests/test_import_circles.py tests/test_settings.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation tests/mutation" \
   tests/telemetry tests/chaos
 # Three keep two cores busy: a part waits for a third of its time. `make test LANES=1` is one after the other.

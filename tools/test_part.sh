@@ -3,7 +3,7 @@
 # so that parts that run side by side can be read. Called by the Makefile with its settings in the
 # environment: PART_LOGS, PART_MINUTES, PYTEST_OPTIONS, PURE_TESTS.
 #
-#   test_part.sh coverage | compiled | "PATH..."
+#   test_part.sh coverage | compiled | "PATH..."  (a path may be a pattern)
 #   test_part.sh second-tries                     after all parts: the last lines of `make test`
 #
 # Exit status 0 or 1, never 255: xargs goes on with the other parts.
@@ -40,7 +40,7 @@ run() {
   # There a failure takes minutes: a few of them are told while somebody still listens.
   [ "$part" != tests/e2e ] || options+=" --maxfail=3"
   # Members of images and wheels are compiled, so these are; the other parts run plain Python.
-  [ "$part" != tests/integration ] || export MEMBERS_COMPILED=1
+  [[ $part != tests/integration* ]] || export MEMBERS_COMPILED=1
   for path in $PURE_TESTS; do options+=" --ignore=$path"; done
   # An interrupted pytest ends what it started and says what has failed so far.
   # shellcheck disable=SC2086

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "test_part.sh"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tools" / "test_part.sh"
 
 
 def run_part(
@@ -34,6 +36,17 @@ def run_part(
     return subprocess.run(
         ["bash", str(SCRIPT), part], cwd=folder, env=env, text=True, capture_output=True, timeout=60
     )
+
+
+def test_each_test_is_in_one_part() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    found = re.search(r"^PARTS := ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert found is not None
+    parts = shlex.split(found[1].replace("\\\n", " "))
+    paths = [path for part in parts for name in part.split() for path in ROOT.glob(name)]
+    for file in ROOT.glob("tests/**/test_*.py"):
+        is_in = [path for path in paths if file == path or path in file.parents]
+        assert len(is_in) == 1, f"{file.relative_to(ROOT)} is in {len(is_in)} parts"
 
 
 def test_a_part_that_passes_shows_what_it_printed(tmp_path: Path) -> None:

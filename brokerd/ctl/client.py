@@ -71,7 +71,11 @@ class AdminClient:
                 f"{address} has no port from 1 to {PORT_MAX}: -n takes HOST:PORT", errors.EXIT_USAGE
             )
         self.address = address
-        limits = [("grpc.max_receive_message_length", RECEIVE_BYTES_MAX)]
+        # A proxy of the environment is for the Web; a forwarded port would be asked there, too.
+        limits = [
+            ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+            ("grpc.enable_http_proxy", 0),
+        ]
         if settings.ca_file:
             try:
                 authority = Path(settings.ca_file).read_bytes()

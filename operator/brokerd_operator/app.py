@@ -1,6 +1,7 @@
 """The operator process: settings, health and metrics, Lease, engine and watches, in this order.
 
-A standby that waits for the Lease is ready too: a rolling update must not wait for it.
+A standby that waits for the Lease is ready too, once the API server has answered: a rolling update
+must not wait for it.
 """
 
 from __future__ import annotations
@@ -184,6 +185,8 @@ class Operator:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
+        if self.lease.trouble:
+            return web.Response(status=503, text=f"Lease: {self.lease.trouble}\n")
         if self.lease.is_held and not self.engine.is_synced.is_set():
             return web.Response(status=503, text="resources are not listed yet\n")
         return web.Response(text="ok\n")

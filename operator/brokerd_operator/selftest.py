@@ -145,7 +145,9 @@ async def _operator_says(url: str, patience_s: float) -> str:
 
 def _ask(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=REQUEST_TIMEOUT_S):
+        # A proxy of the environment is for what is outside the cluster.
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(url, timeout=REQUEST_TIMEOUT_S):
             return ""
     except urllib.error.HTTPError as error:
         return f"{url}: {error.read().decode(errors='replace').strip()}"

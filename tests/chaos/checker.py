@@ -9,12 +9,13 @@ an error. Pure: no socket, no clock.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.chaos.history import Delivery, History, MessageKey, must_be_rejected
+from tests.chaos.history import PREFETCH, Delivery, History, MessageKey, must_be_rejected
 
 
 @dataclass(slots=True)
@@ -140,16 +141,26 @@ def _unflagged(history: History) -> list[Delivery]:
 def _out_of_order(history: History) -> list[Delivery]:
     """First deliveries on one channel keep the order of each publishing connection.
 
-    Dead letters are published by the broker itself, in the order of their deaths.
+    Dead letters are published by the broker itself, in the order of their deaths.  What a consumer
+    held and was never sent, since its member was cut off, comes to another one behind younger
+    messages and unflagged (ADR 69): of each channel of the queue that came before no more than its
+    prefetch, and nothing before the first fault.
     """
     found = []
+    began_s = min((span.begin_s for span in history.faults), default=math.inf)
+    channels: dict[str, set[int]] = defaultdict(set)
+    unsent: dict[str, int] = defaultdict(int)
     highest: dict[tuple[int, str, int, int], int] = {}
     for delivery in history.deliveries:
+        channels[delivery.queue].add(delivery.channel)
         if delivery.redelivered or delivery.queue == history.dead_queue:
             continue
         stream = (delivery.channel, delivery.queue, delivery.key.publisher, delivery.epoch)
         if delivery.key.number < highest.get(stream, -1):
-            found.append(delivery)
+            unsent[delivery.queue] += delivery.at_s >= began_s
+            others = len(channels[delivery.queue]) - 1
+            if delivery.at_s < began_s or unsent[delivery.queue] > PREFETCH * others:
+                found.append(delivery)
         else:
             highest[stream] = delivery.key.number
     return found

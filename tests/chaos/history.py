@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 #: Every 20th message is rejected by who gets it and must arrive in the queue of dead letters.
 REJECT_EVERY = 20
+#: What a consumer may hold.
+PREFETCH = 50
 #: Every 33rd message is given back once, when it comes for the first time.
 RETURN_EVERY = 33
 

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 
 from brokerd.amqp import methods
 from brokerd.amqp.channel import decode_method, method_class
-from tests.chaos.history import Delivery, History, MessageKey, must_be_rejected, must_be_returned
+from tests.chaos.history import (
+    PREFETCH,
+    Delivery,
+    History,
+    MessageKey,
+    must_be_rejected,
+    must_be_returned,
+)
 from tests.integration.raw_client import RawClient, publish
 
 Address = tuple[str, int]
@@ -33,7 +40,6 @@ TURN_S = 0.02
 PATIENCE_S = 3.0
 #: A restless consumer that gets nothing for so long goes to the next member; others stay for ever.
 IDLE_S = 10.0
-PREFETCH = 50
 #: Persistent, no other property (AMQP 0-9-1 §4.2.6.1: flag 12, delivery-mode).
 PERSISTENT = b"\x10\x00\x02"
 PADDING = b"." * 100

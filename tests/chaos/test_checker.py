@@ -6,6 +6,7 @@ import pytest
 
 from tests.chaos.checker import Verdict, judge, missing
 from tests.chaos.history import (
+    PREFETCH,
     REJECT_EVERY,
     Delivery,
     FaultSpan,
@@ -119,6 +120,24 @@ def test_order_holds_per_publishing_connection_and_channel() -> None:
     ):
         history.deliveries[-1] = harmless
         assert judge(history).out_of_order == []
+
+
+def test_what_a_consumer_was_not_sent_may_come_late_to_another_one() -> None:
+    """ADR 69: after a fault, and no more than the other one's prefetch."""
+    history = sound()
+    others = Delivery("work", 8, MessageKey(1, 0), 1, True, 8.0)
+    late = [
+        Delivery("work", 7, MessageKey(2, number), 1, False, 9.1) for number in range(PREFETCH + 1)
+    ]
+    first = Delivery("work", 7, MessageKey(2, PREFETCH + 1), 1, False, 9.0)
+    history.attempted |= {delivery.key: "work" for delivery in (first, *late)}
+    history.deliveries += [others, first, *late]
+    history.faults[:] = [FaultSpan("cut", 8.5, 8.9)]
+    assert judge(history).out_of_order == late[-1:]
+    history.deliveries.pop()
+    assert judge(history).out_of_order == []
+    history.faults[:] = [FaultSpan("cut", 9.2, 9.3)]
+    assert judge(history).out_of_order == late[:-1]
 
 
 @pytest.mark.parametrize("counts", [[0, 2], [None, 0]])

@@ -35,6 +35,8 @@ APPLY_TIMEOUT_S = 60.0
 DRAIN_MS = 10_000
 REMOVE_MS = 60_000
 _OPTIONS = [
+    # Members are in the cluster, or named by address: there is no proxy on the way.
+    ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 17 * 1024 * 1024),
     # A member that is killed must be noticed while a watch stands.
     ("grpc.keepalive_time_ms", 20_000),

@@ -117,6 +117,8 @@ class Api:
         configuration = kubernetes.client.Configuration()
         try:
             kubernetes.config.load_incluster_config(client_configuration=configuration)
+            # A proxy is for what is outside the cluster, whatever NO_PROXY says of its addresses.
+            configuration.proxy = None
         except kubernetes.config.ConfigException:
             kubernetes.config.load_kube_config(client_configuration=configuration)
         # Retries are the work queue's.

@@ -106,17 +106,9 @@ class KubernetesClusters:
         path = path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
         stateful_set = await self._api.get(path)
         context, image = await self._context(body, meta, spec, stateful_set)
-        conflict = await self._conflict(context, stateful_set)
-        if conflict:
-            return ClusterReport("NameConflict", conflict, again_s=REFUSED_AGAIN_S)
-        refused = await self._ask_issuer(context, refusals)
-        if refused is not None:
-            return refused
-        missing = await self._secrets.missing(context)
-        if missing:
-            return ClusterReport(
-                "WaitingForSecret", f"Secret {missing} does not exist", again_s=WAITING_AGAIN_S
-            )
+        obstacle = await self._obstacles(context, stateful_set, refusals)
+        if obstacle is not None:
+            return obstacle
         try:
             await refusals.collect("Secrets", self._secrets.make(context))
             certificates = await self._make_certificates(context, body, refusals)
@@ -162,6 +154,22 @@ class KubernetesClusters:
         if certificates is not None:
             report = with_certificates(report, certificates)
         return _with_route(report, await self._routes.reconcile(context))
+
+    async def _obstacles(
+        self, context: Context, stateful_set: Json | None, refusals: Refusals
+    ) -> ClusterReport | None:
+        """Without what nothing can be made: names of our own, certificates, the user's Secrets."""
+        conflict = await self._conflict(context, stateful_set)
+        if conflict:
+            return ClusterReport("NameConflict", conflict, again_s=REFUSED_AGAIN_S)
+        refused = await self._ask_issuer(context, refusals)
+        if refused is not None:
+            return refused
+        missing = await self._secrets.missing(context)
+        if missing:
+            text = f"Secret {missing} does not exist"
+            return ClusterReport("WaitingForSecret", text, again_s=WAITING_AGAIN_S)
+        return None
 
     async def _conflict(self, context: Context, stateful_set: Json | None) -> str:
         """What to do about somebody else's objects without whose names no member can run."""

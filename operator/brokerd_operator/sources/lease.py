@@ -41,6 +41,8 @@ class Lease:
         #: not so any more.
         self._claimed: Json | None = None
         self.is_held = False
+        #: Why the last try had no answer, for probes; "": it had one.
+        self.trouble = "the API server was not asked yet"
 
     async def acquire(self) -> None:
         """Wait until this process is the holder."""
@@ -117,8 +119,15 @@ class Lease:
         Raises ApiError, for a conflict too: it may be with ourselves, when a gateway sent a
         request twice, so that the next look decides; and TimeoutError.
         """
-        async with asyncio.timeout(limit_s):
-            return await self._claim()
+        try:
+            async with asyncio.timeout(limit_s):
+                is_held = await self._claim()
+        except (ApiError, TimeoutError) as error:
+            is_answer = isinstance(error, ApiError) and error.status
+            self.trouble = "" if is_answer else f"no answer: {str(error) or 'not in time'}"
+            raise
+        self.trouble = ""
+        return is_held
 
     async def _claim(self) -> bool:
         # Whatever ends this try, the next one does not rely on what was known before.

@@ -13,9 +13,9 @@ import operator
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from brokerd.core.queue.queue_outline import FIGURES, SIZE, single_of
+from brokerd.core.queue.queue_outline import FIGURES, SIZE, levels_of, single_of
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ GROWTH = 256
 IDLE_S = 300.0
 #: Places that are added up before others have a turn: C does it, 15 nanoseconds for each.
 PLACES = 2_000
+
+
+#: Priorities of a queue that have ready messages, highest first, each with how many.
+Levels: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Groups(Protocol):
@@ -99,6 +103,8 @@ class Table:
         self.vhosts: list[str | None] = []
         #: The tag of the consumer that is active alone (R-CS-7).
         self.singles: list[str | None] = []
+        #: How many messages are ready in each priority (R-PRI-2).
+        self.levels: list[Levels] = []
         self._free: list[int] = []
 
     def _new_place(self) -> int:
@@ -107,6 +113,7 @@ class Table:
             self.cells.extend(_NOTHING * GROWTH)
             self.vhosts += [None] * GROWTH
             self.singles += [None] * GROWTH
+            self.levels += [()] * GROWTH
             self._free += range(count + GROWTH - 1, count - 1, -1)
         return self._free.pop()
 
@@ -119,11 +126,13 @@ class Table:
         self.cells[begin + _QUEUE : begin + _WIDTH] = array("q", outline[:SIZE])
         self.vhosts[place] = queue.vhost
         self.singles[place] = single_of(outline)
+        self.levels[place] = levels_of(outline)
 
     def _write_no_queue(self, place: int) -> None:
         begin = place * _WIDTH
         self.cells[begin + _QUEUE : begin + _WIDTH] = _NO_QUEUE
         self.vhosts[place] = self.singles[place] = None
+        self.levels[place] = ()
 
     def _row(self, place: int) -> array[int]:
         """Return what stands there in COLUMNS, as it is now."""
@@ -134,11 +143,12 @@ class Table:
         begin = place * _WIDTH
         self.cells[begin : begin + _WIDTH] = _NOTHING
         self.vhosts[place] = self.singles[place] = None
+        self.levels[place] = ()
         self._free.append(place)
 
     def _drop_places(self) -> None:
         del self.cells[:]
-        for more in (self.vhosts, self.singles, self._free):
+        for more in (self.vhosts, self.singles, self.levels, self._free):
             more.clear()
 
 
@@ -211,6 +221,10 @@ class QueueTable(Table):
         this turn of the loop.
         """
         return self.singles[self._places[uid]]
+
+    def levels_of(self, uid: int) -> Levels:
+        """Return the same queue's ready messages by priority."""
+        return self.levels[self._places[uid]]
 
     async def values_of(self, uids: Sequence[int], name: str) -> list[int | None]:
         """Return what each of these queues has in a column; None: no replica is here."""

@@ -164,6 +164,26 @@ def test_delayed_messages_are_seen(member: Member, channel: Any) -> None:
         return bool(asked(member, "GET", f"queues/%2F/{name}")[1]["messages_delayed"] == 1)
 
     eventually(delayed, "the message waits")
+    row = asked(member, "GET", f"queues/%2F/{name}")[1]
+    assert row["delayed_retry"] == "all (min: 60000ms, max: 60000ms)"
+
+
+def test_priorities_and_returned_messages_are_seen(member: Member, channel: Any) -> None:
+    """R-PRI-2, R-QQ-14."""
+    name = declared(channel, "levels", x_queue_type="quorum")
+    for priority in (1, 5, 9):
+        channel.basic_publish("", name, b"", pika.BasicProperties(priority=priority))
+    channel.basic_nack(taken(channel, name)[0].delivery_tag)
+
+    def row() -> Any:
+        found = asked(member, "GET", f"queues/%2F/{name}")[1]
+        return found if found["messages_ready"] == 3 else None
+
+    found = eventually(row, "all are ready")
+    assert found["messages_by_priority"] == {"1": 1, "5": 1}
+    assert (found["messages_active_priorities"], found["messages_ready_returned"]) == (2, 1)
+    assert (found["publishers"], found["internal"]) == (1, False)
+    assert found["delayed_retry"] == "disabled"
 
 
 def test_a_vhost_that_one_may_not_enter_is_not_found(member: Member) -> None:

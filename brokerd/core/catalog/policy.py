@@ -307,7 +307,7 @@ def _max_priority(queue: Queue, profile: Profile) -> int:
     return declared_max if type(declared_max) is int else 0
 
 
-def _delayed_retry(values: Json) -> tuple[str, int, int]:
+def delayed_retry(values: Json) -> tuple[str, int, int]:
     """Return type, least and greatest delay (R-QQ-24); without a least one there is none."""
     least = values.get("delayed-retry-min")
     if least is None:
@@ -336,7 +336,7 @@ def effective_queue_options(
         and overflow == "reject-publish"
     )
     has_timeout = is_quorum and profile.consumer_timeout_scope == "queue"
-    retry, retry_min_ms, retry_max_ms = _delayed_retry(values if is_quorum else {})
+    retry, retry_min_ms, retry_max_ms = delayed_retry(values if is_quorum else {})
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
         limit, count_mode, is_default = _delivery_limit(values, profile, view.enabled_features)

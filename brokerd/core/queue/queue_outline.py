@@ -2,8 +2,8 @@
 
 Kept beside what a folded queue is made again of (ADR 61), so that ten thousand are listed without
 one of them being made.  In this process only: numbers in the machine's byte order, one for each of
-FIGURES, then the tag of the consumer that is active alone (R-CS-7).  Made by
-`QueueMachine.outline`, read into server/queue_table.py.
+FIGURES, then two for each priority that has ready messages, then the tag of the consumer that is
+active alone (R-CS-7).  Made by `QueueMachine.outline`, read into server/queue_table.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from brokerd.core.queue.queue_state import COUNTERS, QueueState
 
 #: `messages`: ready, unacked and dl_pending together; `is_unattended`: 1 if some are ready and no
 #: consumer is there; `memory_bytes`: beside the bodies; `head_ms`: when the message that is served
-#: next was enqueued; `used_ms`: end of the last use; the rest as in a queue's overview and books.
+#: next was enqueued; `used_ms`: end of the last use; `returned`: ready, have come back, and are
+#: served before all priorities; `publishers`: channels that have sent to it; `priorities`: those
+#: that have ready messages; the rest as in a queue's overview and books.
 FIGURES = (
     *(
         "messages",
@@ -27,6 +29,7 @@ FIGURES = (
         "consumers",
     ),
     *("is_unattended", "delivery_limit", "memory_bytes", "head_ms", "used_ms", "delayed"),
+    *("returned", "publishers", "priorities"),
     *COUNTERS,
 )
 #: Of a limit that is not set, and of a time that there is not.
@@ -36,6 +39,9 @@ NUMBER_MAX = 2**63 - 1
 
 _NUMBERS = struct.Struct(f"{len(FIGURES)}q")
 _FIRST = struct.Struct("q")
+_PRIORITIES_AT = 8 * FIGURES.index("priorities")
+#: A priority, and how many messages are ready in it.
+_LEVEL = struct.Struct("qq")
 #: Bytes of the numbers.
 SIZE = _NUMBERS.size
 
@@ -46,6 +52,7 @@ def encode(state: QueueState) -> bytes:
     head, limit = store.head(), options.delivery_limit
     ready, unacked, letters = store.ready, state.unacked, state.letters.count
     consumers, counters = state.consumers.registered, state.counters
+    levels = store.level_counts()
     numbers = _NUMBERS.pack(
         *(ready + unacked + letters, ready, unacked, letters, state.letters_of_old),
         *(store.ready_bytes, state.unacked_bytes, consumers),
@@ -55,8 +62,11 @@ def encode(state: QueueState) -> bytes:
         UNKNOWN if head is None else head.entry.enqueued_ms,
         UNKNOWN if used_ms is None else used_ms,
         state.delayed.count,
+        *(ready - sum(count for _, count in levels), len(state.enqueuers), len(levels)),
         *[counters[name] for name in COUNTERS],
     )
+    for level in levels:
+        numbers += _LEVEL.pack(*level)
     active = state.consumers.active if options.single_active_consumer else None
     if active is None:
         return numbers
@@ -69,6 +79,16 @@ def messages_of(outline: bytes) -> int:
     return int(messages)
 
 
+def levels_of(outline: bytes) -> tuple[tuple[int, int], ...]:
+    """Return how many messages are ready in each priority that has some, highest first."""
+    return tuple(_LEVEL.iter_unpack(outline[SIZE : _end_of_levels(outline)]))
+
+
 def single_of(outline: bytes) -> str | None:
     """Return the tag of the consumer that is active alone; none is empty."""
-    return outline[SIZE:].decode("utf-8", "surrogateescape") or None
+    return outline[_end_of_levels(outline) :].decode("utf-8", "surrogateescape") or None
+
+
+def _end_of_levels(outline: bytes) -> int:
+    (priorities,) = _FIRST.unpack_from(outline, _PRIORITIES_AT)
+    return SIZE + _LEVEL.size * int(priorities)

@@ -43,12 +43,14 @@ class _Level:
     """The ready messages of one priority.
 
     Within a level messages are handed out in order, so that whatever came back to its original
-    place has a lower number than everything fresh that was never handed out.
+    place has a lower number than everything fresh that was never handed out.  Invariant: `count` is
+    the sum over both.
     """
 
-    __slots__ = ("back", "fresh")
+    __slots__ = ("back", "count", "fresh")
 
     def __init__(self, priority: int, entries: dict[int, Entry]) -> None:
+        self.count = 0
         self.back: Pieces[Span] = Pieces()
         self.fresh = Lane(priority, entries)
 
@@ -56,7 +58,9 @@ class _Level:
         return self.back.first() or (self.fresh.head[0] if self.fresh else None)
 
     def pop(self, limit: int) -> Span:
-        return self.back.pop(limit) if self.back else self.fresh.pop(limit)
+        span = self.back.pop(limit) if self.back else self.fresh.pop(limit)
+        self.count -= span.end - span.first
+        return span
 
 
 def _pop(lane: deque[Span], limit: int) -> Span:
@@ -123,6 +127,12 @@ class Store:
         """Return the log indexes of all entries that are alive; kept, not gathered."""
         return self._live.ranges()
 
+    def level_counts(self) -> list[tuple[int, int]]:
+        """Return how many messages are ready in each priority, highest first, without those that
+        have come back and are served before all of them.
+        """
+        return [(priority, self._levels[priority].count) for priority in self._order]
+
     def memory_bytes(self) -> int:
         """Estimate what entries and their spans take, and their rows in the log's table."""
         alive = self._live.count()
@@ -149,6 +159,7 @@ class Store:
             (_append if place is Place.RETURNS else _prepend)(self._returns, span)
             return
         level = self._level(span.level)
+        level.count += span.end - span.first
         if place is Place.ORIGINAL:
             level.back.add(span)
         else:
@@ -271,6 +282,7 @@ class Store:
                 assert isinstance(item, Span), "a block in a lane of returned messages"
                 self.add(item, place)
         for priority, lane in lanes.items():
+            before = self.ready
             for item in lane:
                 if isinstance(item, Block):
                     self._restore_block(item)
@@ -279,7 +291,9 @@ class Store:
                     self.ready_bytes += item.size_bytes()
                     if item.expires_ms is not None:
                         self.expiring += item.end - item.first
-            self._level(priority).fresh.restore(lane)
+            level = self._level(priority)
+            level.count += self.ready - before
+            level.fresh.restore(lane)
 
     def _restore_block(self, block: Block) -> None:
         block.check()
@@ -304,8 +318,12 @@ class Store:
         assert self._order == sorted(self._levels, reverse=True)
         expiring = [span for span in self if span.expires_ms is not None]
         assert self.expiring == sum(span.end - span.first for span in expiring)
-        for level in self._levels.values():
+        for priority, level in self._levels.items():
             level.back.check()
+            spans = [*level.back]
+            for item in level.fresh.items():
+                spans += item.spans(priority) if isinstance(item, Block) else [item]
+            assert level.count == sum(span.end - span.first for span in spans)
             last = max((span.end for span in level.back), default=None)
             if last is not None and level.fresh:
                 first = level.fresh.head[0]

@@ -62,6 +62,7 @@ _sample = operator.itemgetter(*(AT[name] for name in _SAMPLED))
 _LISTED = (
     *("ready_bytes", "unacked_bytes", "dl_pending", "consumers"),
     *("memory_bytes", "head_ms", "used_ms", "delivery_limit", "delayed"),
+    *("returned", "publishers"),
 )
 _listed = operator.itemgetter(*(AT[name] for name in _LISTED))
 _CONSUMERS = AT["consumers"]
@@ -89,7 +90,7 @@ def figures(services: ManagementServices, queue: Queue) -> Figures | None:
     if row is None:
         return None
     ready_bytes, unacked_bytes, letters, consumers, *more = _listed(row)
-    memory_bytes, head_ms, used_ms, limit, delayed = more
+    memory_bytes, head_ms, used_ms, limit, delayed, returned, publishers = more
     bodies = ready_bytes + unacked_bytes
     return {
         "leader": sources.groups.leader_of(uid) or "",
@@ -99,6 +100,9 @@ def figures(services: ManagementServices, queue: Queue) -> Figures | None:
         "unacked_bytes": unacked_bytes,
         "dlx": letters,
         "delayed": delayed,
+        "returned": returned,
+        "publishers": publishers,
+        "levels": sources.queues.table.levels_of(uid),
         "consumers": consumers,
         "memory": memory_breakdown.queue_bytes(memory_bytes, bodies, is_durable=queue.durable),
         "head_ms": None if head_ms == UNKNOWN else head_ms,

@@ -119,7 +119,17 @@ class Maker:
         if self._has_stats:
             row["message_stats"] = queue_figures.stats(found["sample"], found["rates"])
         row |= _figures(queue, found)
+        if queue.type == "quorum":
+            row["delayed_retry"] = self._delayed_retry(queue)
         return row
+
+    def _delayed_retry(self, queue: Queue) -> str:
+        """Return the delays of what comes back (R-QQ-24) in the words of RabbitMQ 4.3."""
+        values = policy.effective_queue(self._view, queue).values
+        kind, least_ms, greatest_ms = policy.delayed_retry(values)
+        if kind == "disabled":
+            return kind
+        return f"{kind} (min: {least_ms}ms, max: {greatest_ms}ms)"
 
     def _policies(self, queue: Queue) -> Json:
         settings = policy.effective_queue(self._view, queue)
@@ -160,6 +170,8 @@ def _figures(queue: Queue, found: Figures) -> Json:
         "consumers": consumers,
         "consumer_capacity": capacity,
         "consumer_utilisation": capacity,
+        # Of plug-ins that keep a queue of their own.
+        "internal": False,
         "memory": found["memory"],
         "head_message_timestamp": None if head_ms is None else head_ms // 1000,
     }
@@ -168,8 +180,13 @@ def _figures(queue: Queue, found: Figures) -> Json:
     if queue.type == "quorum":
         limit = found["limit"]
         row["messages_dlx"] = found["dlx"]
-        # A member of an earlier version does not say.
+        # A member of an earlier version does not say these.
         row["messages_delayed"] = found.get("delayed", 0)
+        row["messages_ready_returned"] = found.get("returned", 0)
+        row["publishers"] = found.get("publishers", 0)
+        levels = found.get("levels", ())
+        row["messages_by_priority"] = {str(priority): count for priority, count in levels}
+        row["messages_active_priorities"] = len(levels)
         row["delivery_limit"] = "unlimited" if limit is None else limit
         # 3.10 calls it so, 4.3 as it does for classic queues.
         row["single_active_consumer_ctag"] = found["single"]

@@ -209,10 +209,17 @@ async def test_what_is_no_number_stands_beside(member: MovingQueues) -> None:
     table.take()
     assert member.kept(31) == member.of_queue(31)
     assert table.single_of(31) == "tag \udcff"
+    assert table.levels_of(31) == ()
+    member.publish(31, b"x", b"y")
+    queue.channel_down()
+    table.take()
+    assert member.kept(31) == member.of_queue(31)
+    assert table.levels_of(31) == ((0, 2),)
     member.delete(31)
     table.take()
     assert table.row_of(31) is None
     assert not any(table.singles)
+    assert not any(table.levels)
 
 
 async def test_nothing_is_kept_when_nobody_asks_for_a_while(

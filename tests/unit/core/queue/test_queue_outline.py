@@ -9,11 +9,12 @@ from brokerd.core.queue.queue_outline import (
     NUMBER_MAX,
     SIZE,
     UNKNOWN,
+    levels_of,
     messages_of,
     single_of,
 )
 from brokerd.core.queue_options import QueueOptions
-from tests.unit.core.queue_driver import QueueDriver
+from tests.unit.core.queue_driver import QueueDriver, content
 
 
 def numbers(q: QueueDriver) -> dict[str, int]:
@@ -57,6 +58,29 @@ def test_the_consumer_that_is_active_alone_is_named() -> None:
     assert single_of(q.machine.outline()) is None
     q.consume("tag \udcff")
     q.consume("next")
+    assert single_of(q.machine.outline()) == "tag \udcff"
+
+
+def test_ready_messages_are_told_by_priority_but_for_those_that_came_back() -> None:
+    """R-PRI-2, R-QQ-14."""
+    q = QueueDriver(queue_type="quorum", delivery_limit=7, max_priority=31)
+    q.publish(*(content(priority=priority) for priority in (9, 9, 1)))
+    q.get()
+    found, outline = numbers(q), q.machine.outline()
+    assert (found["returned"], found["publishers"], found["priorities"]) == (0, 1, 2)
+    assert levels_of(outline) == ((9, 1), (1, 1))
+    assert single_of(outline) is None
+    q.channel_down()
+    found, outline = numbers(q), q.machine.outline()
+    assert (found["ready"], found["returned"], found["priorities"]) == (3, 1, 2)
+    assert levels_of(outline) == ((9, 1), (1, 1))
+
+
+def test_a_tag_behind_priorities_is_read() -> None:
+    q = QueueDriver(queue_type="quorum", single_active_consumer=True, max_priority=31)
+    q.publish(content(priority=9), content(priority=9))
+    q.consume("tag \udcff", prefetch=1)
+    assert levels_of(q.machine.outline()) == ((9, 1),)
     assert single_of(q.machine.outline()) == "tag \udcff"
 
 

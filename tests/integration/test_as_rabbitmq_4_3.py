@@ -151,6 +151,16 @@ def test_every_queue_has_its_type_among_its_arguments(
     row = asked(member, "GET", f"queues/%2F/{name}")[1]
     assert row["arguments"] == {"x-max-length": 9, "x-queue-type": kind}
     assert row["single_active_consumer_tag"] is None
+    for path in ("definitions", "definitions/%2F"):
+        file = asked(member, "GET", path)[1]
+        [row] = [each for each in file["queues"] if each["name"] == name]
+        assert row["arguments"] == {"x-max-length": 9, "x-queue-type": kind}
+        assert asked(member, "POST", path, file)[0] == 204
+    # It says the same with and without.
+    for table in ({"x-max-length": 9}, {"x-max-length": 9, "x-queue-type": kind}):
+        if kind == "classic" or "x-queue-type" in table:
+            channel.queue_declare(name, durable=True, arguments=table)
+    assert "kept as it is" not in member.log()
 
 
 def test_delayed_messages_are_seen(member: Member, channel: Any) -> None:

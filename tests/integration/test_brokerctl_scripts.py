@@ -345,6 +345,18 @@ def test_definitions_of_rabbitmq_come_in_and_go_out_again(ctl: Ctl, tmp_path: Pa
     ctl("delete_user", "imported")
 
 
+def test_exported_queues_have_their_type_among_their_arguments(ctl: Ctl) -> None:
+    """As RabbitMQ 4.3.6 writes it; what was declared without it is imported again."""
+    queue = {"name": "typed", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    ctl("-q", "import_definitions", stdin=json.dumps({"queues": [queue]}))
+    exported = ctl("export_definitions", "-")
+    [row] = [each for each in json.loads(exported)["queues"] if each["name"] == "typed"]
+    assert row["arguments"] == {"x-queue-type": "classic"}
+    for text in (exported, json.dumps({"queues": [queue]})):
+        ctl("-q", "import_definitions", stdin=text)
+    ctl("delete_queue", "typed")
+
+
 def test_what_cannot_be_imported_is_named_and_the_rest_is_done(ctl: Ctl, tmp_path: Path) -> None:
     definitions: dict[str, Any] = {
         "vhosts": [{"name": "half"}],

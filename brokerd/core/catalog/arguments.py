@@ -319,6 +319,13 @@ def check_queue_arguments(
     return None
 
 
+def with_type(arguments: Json, queue_type: str) -> Json:
+    """Return a queue's arguments with its type among them, as RabbitMQ 4.3 has them always."""
+    if "x-queue-type" in arguments:
+        return arguments
+    return arguments | {"x-queue-type": queue_type}
+
+
 def unequal_queue_arguments(
     resource: str, received: Json, current: Json, received_type: str, current_type: str
 ) -> Refused | None:

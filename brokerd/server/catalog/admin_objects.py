@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from brokerd.core.catalog import catalog_commands
-from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Owner, Record
+from brokerd.core.catalog import arguments, catalog_commands
+from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Owner, Queue, Record
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import sealed_parameters
 from brokerd.server.catalog.keyring import Keyring
@@ -173,8 +173,16 @@ def failed(
     )
 
 
-def exported(record: Record, keyring: Keyring, *, with_passwords: bool) -> dict[str, Any]:
-    """Return what an export says of an object (SEC-20)."""
+def exported(
+    record: Record, keyring: Keyring, *, with_passwords: bool, with_types: bool
+) -> dict[str, Any]:
+    """Return what an export says of an object (SEC-20).
+
+    with_types: the type of a queue is among its arguments (switch `management.as_4_3`).
+    """
+    if isinstance(record, Queue) and with_types:
+        spec = record.spec()
+        return spec | {"arguments": arguments.with_type(spec["arguments"], record.type)}
     if record.kind != "parameter":
         # A password that runs out by itself is nothing to be imported elsewhere.
         return {k: v for k, v in record.spec().items() if k not in PREVIOUS_PASSWORD}

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from brokerd.core.catalog import catalog_commands, catalog_specs, features, names
+from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, features, names
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.rpc.v1 import admin_pb2
@@ -195,9 +195,13 @@ class _Request:
             spec = await self._hashed(operation.name, spec)
         elif operation.kind == "parameter":
             await self._check_parameter(operation, spec)
-        elif operation.kind == "queue" and not self._is_there(operation):
-            spec, members = self._new_queue(operation, spec)
-            uid = self._room.new_group_uid()
+        elif operation.kind == "queue":
+            present = self._room.view.queue(operation.vhost, operation.name)
+            if present is None:
+                spec, members = self._new_queue(operation, spec)
+                uid = self._room.new_group_uid()
+            elif not operation.owner.managed_by:
+                spec = _as_declared(present, spec)
         command = catalog_commands.put(
             operation.kind,
             operation.vhost,
@@ -223,9 +227,6 @@ class _Request:
             raise admin_objects.BadOperation(problem)
         if not operation.confirmed:
             federation_parameters.check_loss(self._room, vhost, name, value)
-
-    def _is_there(self, operation: admin_pb2.Operation) -> bool:
-        return self._room.view.queue(operation.vhost, operation.name) is not None
 
     def _new_queue(
         self, operation: admin_pb2.Operation, spec: dict[str, Any]
@@ -372,6 +373,20 @@ class _Request:
         answer.messages, answer.consumers = outcome.messages, outcome.consumers
         answer.revision = room.view.revision
         return answer
+
+
+def _as_declared(present: Queue, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec with the arguments of the queue that is there, if they say the same.
+
+    The type may be among them or not, as it may in a declare (R-Q-4): an export of RabbitMQ 4.3
+    has it always, one of 3.10 only where a client said it.
+    """
+    wanted = spec.get("arguments", {})
+    if spec.get("type", "classic") != present.type or not isinstance(wanted, dict):
+        return spec
+    sides = (arguments.with_type(table, present.type) for table in (wanted, present.arguments))
+    wanted, declared = map(names.canonical_json, sides)
+    return spec if wanted != declared else spec | {"arguments": present.arguments}
 
 
 def _overlap_ms(spec: dict[str, Any]) -> int:

@@ -222,14 +222,16 @@ class RuntimeAdmin:
         log.warning("definitions%s exported by user '%s'", which, caller.user)
         catalog = self._services.catalog
         view, keyring = catalog.view, catalog.keyring
-        revision = view.revision
+        revision, with_types = view.revision, self._services.profile.management_as_4_3
         # Specs are taken at once, since an export is of one revision, and written page by page.
         found = [
             (
                 kind,
                 record.vhost,
                 record.name,
-                admin_objects.exported(record, keyring, with_passwords=request.with_passwords),
+                admin_objects.exported(
+                    record, keyring, with_passwords=request.with_passwords, with_types=with_types
+                ),
             )
             for kind in sorted(admin_objects.KINDS)
             for record in view.records(kind, request.vhost or None)

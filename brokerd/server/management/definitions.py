@@ -83,9 +83,12 @@ async def _objects(call: Call, vhost: str | None) -> list[Wanted]:
         # Its limits are parameters in the file.
         records += [record for record in view.records("vhost") if record.name == vhost]
     found: list[Wanted] = []
+    with_types = call.services.profile.management_as_4_3
     async for part in in_slices(range(len(records))):
         for record in map(records.__getitem__, part):
-            spec = admin_objects.exported(record, keyring, with_passwords=True)
+            spec = admin_objects.exported(
+                record, keyring, with_passwords=True, with_types=with_types
+            )
             found.append((record.kind, record.vhost, record.name, spec))
     return found
 

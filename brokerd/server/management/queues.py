@@ -9,7 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from brokerd.core.catalog import policy
+from brokerd.core.catalog import arguments, policy
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
 from brokerd.server.listings import client_rows
@@ -36,7 +36,6 @@ _OF_POLICIES = ("policy", "operator_policy", "effective_policy_definition")
 _OF_CATALOG = _PLAIN.union(_OF_POLICIES, ("members", "online"))
 _OF_GAUGES = tuple(name for gauge in queue_figures.GAUGES for name in (gauge, f"{gauge}_details"))
 CONSUMERS = "consumers"
-TYPE = "x-queue-type"
 #: Rows at most that are taken as they were kept before clients have their turn.
 KEPT_ROWS = 2_000
 #: Rows at most that are made before clients have their turn: one takes 30 microseconds.
@@ -85,10 +84,9 @@ class Maker:
         return row
 
     def _arguments(self, queue: Queue) -> Json:
-        """RabbitMQ 4.3 writes the type into the arguments when a queue is declared."""
-        if not self._has_type or TYPE in queue.arguments:
+        if not self._has_type:
             return queue.arguments
-        return queue.arguments | {TYPE: queue.type}
+        return arguments.with_type(queue.arguments, queue.type)
 
     def _online_of(self, queue: Queue) -> list[str]:
         """Return the members of a queue that are up; thousands have the same."""

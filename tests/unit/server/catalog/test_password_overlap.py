@@ -114,7 +114,9 @@ async def test_neither_listing_nor_hash_tells_of_the_old_password(
     await cluster.change(password="new", password_overlap_ms=MINUTE_MS)
     shown = cluster.user.hash()
     assert set(cluster.user.listed_spec()) == {"tags", "limits"}
-    exported = admin_objects.exported(cluster.user, Keyring(()), with_passwords=True)
+    exported = admin_objects.exported(
+        cluster.user, Keyring(()), with_passwords=True, with_types=True
+    )
     assert set(exported) == {"tags", "limits", "password_hash"}
     value = {k: v for k, v in cluster.user.value.items() if k not in PREVIOUS_PASSWORD}
     assert User("user", "", "app", value).hash() == shown

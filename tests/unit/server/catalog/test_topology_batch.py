@@ -386,3 +386,32 @@ async def test_a_disk_that_does_not_answer_gets_no_leader_and_no_durable_classic
     assert chooser.choose("/", "transient", transient) == ["n0"]
     member.host.stalled = {NodeId("n0"), NodeId("n1"), NodeId("n2")}
     assert Placement(member).choose("/", "durable", durable) == ["n0"]
+
+
+@pytest.mark.parametrize("declared", [{}, {"x-queue-type": "quorum"}])
+@pytest.mark.parametrize("said", [{}, {"x-queue-type": "quorum"}])
+async def test_the_type_of_a_queue_stands_in_its_arguments_or_not(
+    declared: Json, said: Json
+) -> None:
+    """R-Q-4: an export of RabbitMQ 4.3 has it always, and is imported again."""
+    member = Member()
+    limit = {"x-max-length": 5}
+    await member.apply(put("queue", "q", QUORUM | {"arguments": limit | declared}))
+    for wanted, code in ((limit, "UNCHANGED"), ({"x-max-length": 6}, "IMMUTABLE")):
+        spec = QUORUM | {"arguments": wanted | said}
+        assert codes(await member.apply(put("queue", "q", spec))) == [code]
+    queue = member.view.queue("/", "q")
+    assert queue is not None
+    assert queue.arguments == limit | declared
+    other = {"type": "classic", "arguments": {}}
+    assert codes(await member.apply(put("queue", "q", other))) == ["IMMUTABLE"]
+    broken = put("queue", "q", QUORUM | {"arguments": 5})
+    assert codes(await member.apply(broken)) == ["REFUSED"]
+
+
+async def test_what_has_an_owner_is_as_its_owner_says() -> None:
+    member = Member()
+    await member.apply(put("queue", "q", QUORUM))
+    owner = admin_pb2.Owner(managed_by="operator", resource="Queue/ns/q", uid="u")
+    spec = QUORUM | {"arguments": {"x-queue-type": "quorum"}}
+    assert codes(await member.apply(put("queue", "q", spec, owner=owner))) == ["IMMUTABLE"]

@@ -259,13 +259,32 @@ def test_logins_over_grpc_count_as_http(member: Member) -> None:
 def test_an_import_leaves_out_what_is_not_here_and_says_so(member: Member) -> None:
     queue = {"vhost": "/", "durable": True, "auto_delete": False}
     stream = queue | {"name": "imported-stream", "arguments": {"x-queue-type": "stream"}}
-    policy = {"vhost": "/", "name": "age", "pattern": "^$", "definition": {"max-age": "1D"}}
+    policy = {"vhost": "/", "name": "ha", "pattern": "^$", "definition": {"ha-mode": "all"}}
     file = {"queues": [stream, queue | {"name": "imported", "arguments": {}}], "policies": [policy]}
     assert asked(member, "POST", "definitions", file)[0] == 400
     status, answer = asked(member, "POST", "definitions?skip_unsupported=true", file)
     assert (status, len(answer["left_out"])) == (200, 2)
     assert asked(member, "GET", "queues/%2F/imported")[0] == 200
     assert asked(member, "GET", "queues/%2F/imported-stream")[0] == 404
+
+
+def test_policies_of_streams_are_taken_and_match_nothing(member: Member, channel: Any) -> None:
+    """R-POL-1, R-POL-9, O-19."""
+    name = declared(channel, "no-stream")
+    keys = {"max-age": "7D", "stream-max-segment-size-bytes": 5_000_000, "initial-cluster-size": 3}
+    policy = {"pattern": f"^{name}$", "apply-to": "streams", "definition": {"max-length": 9}}
+    voided = policy | {"apply-to": "all", "definition": keys | {"max-length": 9}}
+    assert asked(member, "PUT", "policies/%2F/of-streams", policy)[0] == 201
+    assert asked(member, "PUT", "policies/%2F/voided", voided)[0] == 201
+    row = asked(member, "GET", f"queues/%2F/{name}")[1]
+    assert (row["policy"], row["effective_policy_definition"]) == (None, {})
+    file = asked(member, "GET", "definitions")[1]
+    for each in ("of-streams", "voided"):
+        asked(member, "DELETE", f"policies/%2F/{each}")
+    assert asked(member, "POST", "definitions", file)[0] == 204
+    assert asked(member, "GET", "policies/%2F/voided")[1]["definition"] == voided["definition"]
+    wrong = policy | {"definition": {"max-age": "1W"}}
+    assert asked(member, "PUT", "policies/%2F/wrong", wrong)[0] == 400
 
 
 def test_a_mandatory_reply_to_who_has_gone(member: Member, channel: Any, profile: str) -> None:

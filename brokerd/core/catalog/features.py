@@ -38,6 +38,7 @@ JOINED_SETTLEMENTS = "joined_settlements"
 KEPT_DEAD_LETTERS = "kept_dead_letters"
 WRITTEN_DELIVERIES = "written_deliveries"
 RETURNS_IN_FRONT = "returns_in_front"
+STREAM_POLICY_KEYS = "stream_policy_keys"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -118,6 +119,11 @@ FEATURES = (
         RETURNS_IN_FRONT,
         "0.1.0",
         "quorum queues whose delivery limit is switched off serve first what has come back",
+    ),
+    Feature(
+        STREAM_POLICY_KEYS,
+        "0.1.0",
+        "policies may have the keys of streams, as those of RabbitMQ do",
     ),
 )
 

@@ -5,6 +5,7 @@ Pure tables.  How policies win, merge and meet arguments is in `policy.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "st
 PATTERN_BYTES_MAX = 1024
 
 _INT64_MAX = 2**63 - 1
+#: Of a stream's segment, as RabbitMQ 4.3.6 has it.
+_SEGMENT_BYTES_MAX = 3_000_000_000
+_AGE = re.compile(r"[0-9]+[YMDhms]")
 
 
 def _int(low: int, high: int = _INT64_MAX) -> Callable[[Any], str | None]:
@@ -41,6 +45,12 @@ def _one_of(*allowed: str) -> Callable[[Any], str | None]:
         return None if value in allowed else f"must be one of {', '.join(allowed)}"
 
     return check
+
+
+def _age(value: Any) -> str | None:
+    if type(value) is str and _AGE.fullmatch(value) and value[:-1].strip("0"):
+        return None
+    return "must be a number and one of Y, M, D, h, m, s, such as 7D"
 
 
 Check = Callable[[Any], str | None]
@@ -80,7 +90,15 @@ FEDERATION_KEYS: dict[str, Check] = {
 }
 #: R-POL-10
 EXCHANGE_KEYS: dict[str, Check] = {"alternate-exchange": _text} | FEDERATION_KEYS
-POLICY_KEYS: dict[str, Check] = QUEUE_KEYS | EXCHANGE_KEYS
+#: Of streams, which are not here: RabbitMQ 4.3.6 takes them in any policy, so that a file of
+#: definitions needs no change (feature flag `stream_policy_keys`).  Their ranges are its own.
+STREAM_KEYS: dict[str, Check] = {
+    "max-age": _age,
+    "initial-cluster-size": _int(0),
+    "stream-max-segment-size-bytes": _int(0, _SEGMENT_BYTES_MAX),
+    "stream-filter-size-bytes": _int(16, 255),
+}
+POLICY_KEYS: dict[str, Check] = QUEUE_KEYS | EXCHANGE_KEYS | STREAM_KEYS
 
 #: R-POL-7
 OPERATOR_KEYS = frozenset(
@@ -101,6 +119,8 @@ OPERATOR_KEYS = frozenset(
     )
 )
 
+#: As RabbitMQ 4.3.6: stream-filter-size-bytes, without effect, voids nothing.
+_OF_STREAMS = ("max-age", "initial-cluster-size", "stream-max-segment-size-bytes")
 #: A key that a queue's type does not support voids the whole policy for it (R-POL-9).
 UNSUPPORTED = {
     "classic": frozenset(
@@ -114,9 +134,10 @@ UNSUPPORTED = {
             "delayed-retry-min",
             "delayed-retry-max",
             "consumer-disconnected-timeout",
+            *_OF_STREAMS,
         )
     ),
-    "quorum": frozenset(("queue-mode", "queue-version")),
+    "quorum": frozenset(("queue-mode", "queue-version", *_OF_STREAMS)),
 }
 
 #: Inline settings of a Queue resource: policy keys that the type supports, queue-level only.

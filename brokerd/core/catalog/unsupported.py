@@ -13,33 +13,27 @@ from brokerd.core.catalog import exchange_types, policy_keys
 from brokerd.core.catalog.definitions_json import Wanted
 
 _QUEUE_TYPES = ("classic", "quorum")
-#: Keys of policies that only streams read.  RabbitMQ 4.3 takes them for all that a pattern matches.
-STREAM_KEYS = frozenset(
-    (
-        *("max-age", "initial-cluster-size"),
-        *("stream-max-segment-size-bytes", "stream-filter-size-bytes"),
-    )
-)
 _PROTOCOLS = ("src-protocol", "dest-protocol")
 
 
 def taken(wanted: Iterable[Wanted], *, skips: bool) -> tuple[list[Wanted], list[str]]:
     """Return what can be made, and a line for each object or key that is left.
 
-    Keys that only streams read are always left.  skips: so is all else that is not here; without it
-    the catalog refuses such objects.
+    skips: what is not here is left; without it the catalog refuses such objects.
     """
+    if not skips:
+        return list(wanted), []
     found: list[Wanted] = []
     left: list[str] = []
     gone: set[tuple[str, str, str]] = set()
     for kind, vhost, name, spec in wanted:
         if kind in ("policy", "operator_policy"):
-            spec, keys = _without_keys(spec, skips)
+            spec, keys = _without_keys(spec)
             if keys:
                 left.append(_line(kind, vhost, name, f"not here: {', '.join(keys)}"))
                 if not spec["definition"]:
                     continue
-        why = _fault(kind, vhost, spec, gone) if skips else None
+        why = _fault(kind, vhost, spec, gone)
         if why is None:
             found.append((kind, vhost, name, spec))
         else:
@@ -48,13 +42,9 @@ def taken(wanted: Iterable[Wanted], *, skips: bool) -> tuple[list[Wanted], list[
     return found, left
 
 
-def _without_keys(spec: dict[str, Any], skips: bool) -> tuple[dict[str, Any], list[str]]:
+def _without_keys(spec: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     definition = spec["definition"]
-    keys = [
-        key
-        for key in definition
-        if key in STREAM_KEYS or (skips and key not in policy_keys.POLICY_KEYS)
-    ]
+    keys = [key for key in definition if key not in policy_keys.POLICY_KEYS]
     kept = {key: value for key, value in definition.items() if key not in keys}
     return spec | {"definition": kept}, keys
 

@@ -36,12 +36,23 @@ UNSUPPORTED = {
             "delayed-retry-min",
             "delayed-retry-type",
             "delivery-limit",
+            "initial-cluster-size",
+            "max-age",
             "max-in-memory-bytes",
             "max-in-memory-length",
+            "stream-max-segment-size-bytes",
             "target-group-size",
         )
     ),
-    "quorum": frozenset(("queue-mode", "queue-version")),
+    "quorum": frozenset(
+        (
+            "initial-cluster-size",
+            "max-age",
+            "queue-mode",
+            "queue-version",
+            "stream-max-segment-size-bytes",
+        )
+    ),
 }
 
 ALTERNATE = "alternate-exchange"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.catalog import policy, policy_keys
+from brokerd.core.catalog import catalog_checks, catalog_commands, features, policy, policy_keys
 from brokerd.core.profiles import profile
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
@@ -358,6 +358,60 @@ def test_bad_definitions_are_refused_whole(definition: dict[str, Any], error: st
     assert error in (
         policy_keys.check_definition(definition | {"max-length-bytes": 1}, False) or ""
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        (
+            "max-age",
+            ["1Y", "2M", "30D", "5h", "5m", "05s"],
+            ["0D", "D", "7", "1W", "-1D", "1D2", 7],
+        ),
+        ("initial-cluster-size", [0, 3], [-1, "3", True]),
+        ("stream-max-segment-size-bytes", [0, 3_000_000_000], [3_000_000_001, -1, 1.5]),
+        ("stream-filter-size-bytes", [16, 255], [15, 256, "16"]),
+    ],
+)
+def test_keys_of_streams_have_the_ranges_of_rabbitmq(
+    key: str, good: list[Any], bad: list[Any]
+) -> None:
+    """R-POL-1; tried with 4.3.6."""
+    assert not any(policy_keys.check_definition({key: value}, False) for value in good)
+    assert all(policy_keys.check_definition({key: value}, False) for value in bad)
+    assert "not allowed" in (policy_keys.check_definition({key: good[0]}, True) or "")
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_policy_for_streams_is_none_for_other_queues(catalog: CatalogDriver, kind: str) -> None:
+    """R-POL-9, O-19; tried with 4.3.6, where stream-filter-size-bytes alone voids nothing."""
+    catalog.queue("q", arguments={"x-queue-type": kind})
+    for number, key in enumerate(
+        ("max-age", "initial-cluster-size", "stream-max-segment-size-bytes")
+    ):
+        value = "1D" if key == "max-age" else 9
+        put(catalog, f"p{number}", {key: value, "max-length": number}, priority=9)
+    put(catalog, "streams", {"max-length": 8}, apply_to="streams", priority=9)
+    put(catalog, "fits", {"stream-filter-size-bytes": 16, "max-length": 7})
+    assert (winner(catalog), values(catalog)["max-length"]) == ("fits", 7)
+
+
+def test_keys_of_streams_are_unknown_until_all_members_know_them(catalog: CatalogDriver) -> None:
+    """ADR 13: an earlier version refuses the same log entry."""
+    spec = {"pattern": "", "definition": {"stream-filter-size-bytes": 16, "max-age": "1D"}}
+    for enabled, verdict in (
+        (frozenset(), "definition: unknown key 'max-age'"),
+        (frozenset({features.STREAM_POLICY_KEYS}), None),
+    ):
+        catalog.view.enabled_features = enabled
+        operation = catalog_commands.put("policy", VHOST, "p", spec, cause="admin")
+        catalog_checks.judge(operation, profile(), catalog.view)
+        assert operation.get("verdict") == verdict
+    catalog.view.enabled_features = frozenset()
+    for definition in ({"max-length": 1}, 5):
+        fine = catalog_commands.put("policy", VHOST, "p", {"definition": definition}, cause="admin")
+        catalog_checks.judge(fine, profile(), catalog.view)
+        assert "verdict" not in fine
 
 
 def test_negative_delivery_limit_is_fine() -> None:

@@ -110,7 +110,7 @@ def _count(value: tuple[str, ...], count: int) -> None:
 @click.argument("connection")
 @click.argument("explanation", required=False, default="closed by an administrator")
 def close_connection(connection: str, explanation: str) -> None:
-    """Close an AMQP connection, named by its pid or name as list_connections shows it."""
+    """Close an AMQP connection of any member, by pid or name as list_connections has them."""
     from brokerd.ctl.client import AdminClient
     from brokerd.rpc.v1 import admin_pb2
 
@@ -134,11 +134,14 @@ def close_connection(connection: str, explanation: str) -> None:
 @click.option(
     "--per-connection-delay", type=click.IntRange(min=0), default=0, help="Milliseconds between."
 )
-@click.option("--global", "everywhere", is_flag=True, help="Of all vhosts, not only of --vhost.")
+@click.option("--global", "everywhere", is_flag=True, help="Of all vhosts of --node.")
 def close_all_connections(
     explanation: str, limit: int, per_connection_delay: int, everywhere: bool
 ) -> None:
-    """Close the AMQP connections of a vhost on the members that --node names."""
+    """Close the AMQP connections of a vhost on all members.
+
+    With --global of all vhosts, on the members that --node names only.
+    """
     from brokerd.ctl.client import AdminClient
     from brokerd.rpc.v1 import admin_pb2
 
@@ -147,16 +150,23 @@ def close_all_connections(
     if everywhere:
         where = f"to node {chosen.label} (across all vhosts)"
     chosen.say(f"Closing all connections {where}, reason: {explanation}...")
-    request = admin_pb2.CloseConnectionsRequest(
-        vhost="" if everywhere else chosen.vhost,
-        reason=explanation,
-        limit=limit,
-        delay_ms=per_connection_delay,
-    )
     closed = 0
     for address in chosen.addresses():
+        if limit and closed == limit:
+            break
+        request = admin_pb2.CloseConnectionsRequest(
+            vhost="" if everywhere else chosen.vhost,
+            reason=explanation,
+            limit=limit and limit - closed,
+            delay_ms=per_connection_delay,
+            all_members=not everywhere,
+        )
         with AdminClient(chosen, address) as client:
-            closed += client.call("CloseConnections", request).closed
+            answer = client.call("CloseConnections", request)
+        closed += answer.closed
+        if answer.unanswered:
+            silent = ", ".join(answer.unanswered)
+            click.echo(f"Warning: no answer from {silent}: its clients stay", err=True)
     chosen.say(f"Closed {closed} connections")
 
 

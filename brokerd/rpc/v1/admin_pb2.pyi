@@ -420,22 +420,26 @@ class AuthenticateResponse(_message.Message):
     def __init__(self, ok: _Optional[bool] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CloseConnectionsRequest(_message.Message):
-    __slots__ = ("vhost", "reason", "limit", "delay_ms")
+    __slots__ = ("vhost", "reason", "limit", "delay_ms", "all_members")
     VHOST_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    ALL_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     vhost: str
     reason: str
     limit: int
     delay_ms: int
-    def __init__(self, vhost: _Optional[str] = ..., reason: _Optional[str] = ..., limit: _Optional[int] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    all_members: bool
+    def __init__(self, vhost: _Optional[str] = ..., reason: _Optional[str] = ..., limit: _Optional[int] = ..., delay_ms: _Optional[int] = ..., all_members: _Optional[bool] = ...) -> None: ...
 
 class CloseConnectionsResponse(_message.Message):
-    __slots__ = ("closed",)
+    __slots__ = ("closed", "unanswered")
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     closed: int
-    def __init__(self, closed: _Optional[int] = ...) -> None: ...
+    unanswered: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, closed: _Optional[int] = ..., unanswered: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StopAppRequest(_message.Message):
     __slots__ = ()

@@ -21,12 +21,10 @@ from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.catalog import admin_objects, audit
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth
-from brokerd.server.listings import client_rows
+from brokerd.server.listings import client_calls
 
 if TYPE_CHECKING:
-    from brokerd.server.access.connections import GuestCall
     from brokerd.server.grpc.ports import AdminServices
-    from brokerd.server.listings.ports import ListedConnection
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +46,10 @@ async def _started(part: T | None, context: Context) -> T:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
         raise AssertionError("abort does not return")
     return part
+
+
+def _is_open(row: dict[str, Any]) -> bool:
+    return bool(row["state"] != "closing")
 
 
 class RuntimeAdmin:
@@ -104,40 +106,48 @@ class RuntimeAdmin:
     async def CloseConnection(
         self, request: admin_pb2.CloseConnectionRequest, context: Context
     ) -> admin_pb2.CloseConnectionResponse:
-        """Close one AMQP connection of this member, named as listings name it, or end a call."""
+        """Close one AMQP connection of any member, named as listings name it, or end a call."""
         await self._administrator(context)
-        for client in self._clients():
-            pid = client_rows.connection_pid(self._services, client)
-            if request.id in (client.name, pid):
-                client.close(320, request.reason or DEFAULT_REASON)
-                which = {"vhost": client.vhost, "name": client.name}
-                self._note(context, audit.closing(which, 1))
-                return admin_pb2.CloseConnectionResponse(found=True)
-        return admin_pb2.CloseConnectionResponse(found=False)
+        services = self._services
+        closed, silent = await client_calls.close(
+            *(services.members.calls, services.groups.alive()),
+            *([request.id], request.reason or DEFAULT_REASON),
+        )
+        for client in closed:
+            self._note(context, audit.closing(client, 1))
+        if silent and not closed:
+            text = f"no answer from {', '.join(silent)}: it may have this connection"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+        return admin_pb2.CloseConnectionResponse(found=bool(closed))
 
     async def CloseConnections(
         self, request: admin_pb2.CloseConnectionsRequest, context: Context
     ) -> admin_pb2.CloseConnectionsResponse:
-        """Close the AMQP connections of this member and end its calls, of one vhost or all."""
+        """Close the AMQP connections of this member, or of all, and end their calls, of one vhost
+        or all.
+        """
         await self._administrator(context)
-        chosen = [
-            client
-            for client in self._clients()
-            if client.is_open and request.vhost in ("", client.vhost)
-        ]
+        services, reason = self._services, request.reason or DEFAULT_REASON
+        calls = services.members.calls
+        members = services.groups.alive() if request.all_members else {services.node}
+        kind = client_calls.ALL_CONNECTIONS
+        rows = await client_calls.rows_of_all(calls, members, kind, request.vhost)
+        silent = {row["node"] for row in rows if row.get("unanswered")}
+        pids = [row["pid"] for row in rows if row["node"] not in silent and _is_open(row)]
         if request.limit:
-            chosen = chosen[: request.limit]
-        for number, connection in enumerate(chosen):
-            if number and request.delay_ms:
+            pids = pids[: request.limit]
+        # With a pause one by one, else all at once.
+        parts = [[pid] for pid in pids] if request.delay_ms else [pids]
+        closed = 0
+        for number, part in enumerate(parts):
+            if number:
                 await asyncio.sleep(min(request.delay_ms, DELAY_MS_MAX) / 1000)
-            connection.close(320, request.reason or DEFAULT_REASON)
-        if chosen:
-            self._note(context, audit.closing({"vhost": request.vhost}, len(chosen)))
-        return admin_pb2.CloseConnectionsResponse(closed=len(chosen))
-
-    def _clients(self) -> list[ListedConnection | GuestCall]:
-        clients = self._services.clients
-        return [*clients.all(), *clients.calls()]
+            found, unanswered = await client_calls.close(calls, members - silent, part, reason)
+            closed += len(found)
+            silent.update(unanswered)
+        if closed:
+            self._note(context, audit.closing({"vhost": request.vhost}, closed))
+        return admin_pb2.CloseConnectionsResponse(closed=closed, unanswered=sorted(silent))
 
     # ---- the member's endpoints -------------------------------------------------------------
 

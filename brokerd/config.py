@@ -167,6 +167,9 @@ class AuthConfig(_Section):
     #: Whether clients may log in with a password over a connection without TLS: always, from this
     #: machine only, or never (SEC-7); refused like a wrong password, the log has the reason.
     passwords_without_tls: Literal["allow", "loopback", "deny"] = "allow"
+    #: What is stored of a password that is set: scrypt, or RabbitMQ's salted SHA-256, which a
+    #: RabbitMQ takes and which is guessed many thousand times as fast.  For the way to a RabbitMQ.
+    password_hashing: Literal["scrypt", "rabbit_password_hashing_sha256"] = "scrypt"
     #: scrypt cost 2**n: measured 47 ms for 14 and 97 ms for 15 on a busy core; a login may cost at
     #: most 100 ms (SEC-11).
     scrypt_log2_n: int = Field(default=14, ge=10, le=20)

@@ -137,7 +137,8 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         ),
         log.warning,
     )
-    checker = PasswordChecker(config.auth.scrypt_log2_n)
+    is_for_rabbitmq = config.auth.password_hashing != "scrypt"
+    checker = PasswordChecker(config.auth.scrypt_log2_n, is_for_rabbitmq=is_for_rabbitmq)
     try:
         aside = AsideFiles(config.data_dir / FOLDER)
         kept_catalog.begin_anew(wal, aside)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from base64 import b64decode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -302,3 +304,17 @@ def test_a_mandatory_reply_to_who_has_gone(member: Member, channel: Any, profile
             channel.basic_publish("", address, b"", mandatory=True)
     else:
         channel.basic_publish("", address, b"", mandatory=True)
+
+
+def test_hashes_that_rabbitmq_takes_are_made_where_they_are_wanted(tmp_path: Path) -> None:
+    """SEC-14: auth.password_hashing."""
+    hashing = "rabbit_password_hashing_sha256"
+    with cluster(tmp_path, 1, BROKERD_AUTH_PASSWORD_HASHING=hashing) as [member]:
+        user = {"password": "secret", "tags": "administrator"}
+        assert asked(member, "PUT", "users/mover", user)[0] == 201
+        before = asked(member, "GET", "definitions")[1]["users"]
+        assert {row["hashing_algorithm"] for row in before} == {hashing}
+        assert all(len(b64decode(row["password_hash"])) == 4 + 32 for row in before)
+        assert asked(member, "GET", "whoami", user="mover:secret")[0] == 200
+        assert asked(member, "GET", "whoami", user="mover:other")[0] == 401
+        assert asked(member, "GET", "definitions")[1]["users"] == before

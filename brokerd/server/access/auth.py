@@ -18,6 +18,8 @@ from brokerd.core.strangers import parsed_address
 #: Block size and parallelism of scrypt; with n = 2**15 one check needs 32 MiB (SEC-11).
 _SCRYPT_R = 8
 _SCRYPT_P = 1
+#: Of RabbitMQ's hashes.
+_SALT_BYTES = 4
 #: Lengths over which a login is refused without hashing anything.
 USER_BYTES_MAX = 255
 PASSWORD_BYTES_MAX = 4096
@@ -60,6 +62,13 @@ def hash_password(password: str, log2_n: int, salt: bytes | None = None) -> str:
     return f"scrypt${log2_n}${_b64(salt)}${_b64(digest)}"
 
 
+def hash_for_rabbitmq(password: str, salt: bytes | None = None) -> str:
+    """Return RabbitMQ's salted SHA-256 of a password, as imported users have it."""
+    salt = os.urandom(_SALT_BYTES) if salt is None else salt
+    digest = hashlib.sha256(salt + password.encode("utf-8", "surrogateescape")).digest()
+    return f"rabbitmq-sha256${_b64(salt + digest)}"
+
+
 def check_password(stored: str, password: str) -> bool:
     """Compare in constant time (SEC-8); an unknown format never matches.
 
@@ -78,8 +87,8 @@ def _matches(stored: str, password: str) -> bool:
         if scheme in ("rabbitmq-sha256", "rabbitmq-sha512"):
             raw = base64.b64decode(rest)
             function = hashlib.sha256 if scheme.endswith("256") else hashlib.sha512
-            made_raw = function(raw[:4] + password.encode("utf-8", "surrogateescape")).digest()
-            return hmac.compare_digest(made_raw, raw[4:])
+            salted = raw[:_SALT_BYTES] + password.encode("utf-8", "surrogateescape")
+            return hmac.compare_digest(function(salted).digest(), raw[_SALT_BYTES:])
     except (ValueError, TypeError):
         return False
     return False

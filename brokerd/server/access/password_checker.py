@@ -75,7 +75,8 @@ class PasswordChecker:
     not known any more.
     """
 
-    def __init__(self, log2_n: int) -> None:
+    def __init__(self, log2_n: int, *, is_for_rabbitmq: bool = False) -> None:
+        """is_for_rabbitmq: new hashes are RabbitMQ's (auth.password_hashing)."""
         self._pool = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="auth")
         self._key = os.urandom(32)
         #: Token to (user, when it is forgotten), those that were used last at the end.
@@ -90,6 +91,7 @@ class PasswordChecker:
         #: Users whose imported hash is being replaced (SEC-14): once each, however many log in.
         self._renewals: set[str] = set()
         self._log2_n = log2_n
+        self._is_for_rabbitmq = is_for_rabbitmq
         #: Checked when the user is unknown, so that both cases take the same time (SEC-9).  Its
         #: hash matches no password, hence needs no making.
         self._decoy = auth.decoy(log2_n)
@@ -100,8 +102,18 @@ class PasswordChecker:
 
     async def hash(self, password: str) -> str:
         """Return the form to store."""
+        if self._is_for_rabbitmq:
+            return auth.hash_for_rabbitmq(password)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, auth.hash_password, password, self._log2_n)
+
+    def keeps(self, stored: str) -> bool:
+        """Tell whether a hash stays when the same password is set again."""
+        return not self._is_for_rabbitmq or auth.is_imported(stored)
+
+    def renews(self, stored: str) -> bool:
+        """Tell whether a login replaces this hash by one of ours (SEC-14)."""
+        return not self._is_for_rabbitmq and auth.is_imported(stored)
 
     async def check(self, stored: str, password: str) -> bool:
         """Check for somebody who may set passwords, hence need not guess: without the queue."""

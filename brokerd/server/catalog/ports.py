@@ -124,6 +124,10 @@ class Passwords(Protocol):
         """Return a new hash."""
         ...
 
+    def keeps(self, stored: str) -> bool:
+        """Tell whether a hash stays when the same password is set again."""
+        ...
+
 
 class Traced(Protocol):
     """The firehose."""

@@ -246,16 +246,19 @@ class _Request:
         return spec, self._placement.choose(vhost, name, spec)
 
     async def _hashed(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """Replace a password by its hash; the same password keeps the stored hash (no change)."""
+        """Replace a password by its hash; the same password keeps the stored hash (no change),
+        unless hashes of another kind are wanted (auth.password_hashing).
+        """
         overlap_ms = _overlap_ms(spec)
         password = spec.pop("password", None)
         present = self._room.view.user(name)
         before = present.password_hash if present is not None else ""
         if isinstance(password, str):
-            if before and await self._room.checker.check(before, password):
+            checker = self._room.checker
+            if before and checker.keeps(before) and await checker.check(before, password):
                 spec["password_hash"] = before
             else:
-                spec["password_hash"] = await self._room.checker.hash(password)
+                spec["password_hash"] = await checker.hash(password)
         elif "password_hash" not in spec and present is not None:
             spec["password_hash"] = before
         if present is not None and features.PASSWORD_OVERLAP in self._room.view.enabled_features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from base64 import b64encode
+from base64 import b64decode, b64encode
 
 import pytest
 
@@ -24,6 +24,13 @@ def test_hashes_of_all_formats_are_checked() -> None:
         assert not auth.check_password(stored, "Secret")
     for broken in ("", "scrypt$x$y$z", "scrypt$10$!!$", "md5$abc", "rabbitmq-sha512$!"):
         assert not auth.check_password(broken, "secret")
+
+
+def test_a_hash_for_rabbitmq_is_the_one_that_it_makes() -> None:
+    """SEC-14; 4.3.6 made it of the password secret."""
+    theirs = "HyeYooD79dVIRxjQN6vpHdwDUTmaqf+mDzDGGr+gQx7rFrJs"
+    salt = b64decode(theirs)[:4]
+    assert auth.hash_for_rabbitmq("secret", salt) == f"rabbitmq-sha256${theirs}"
 
 
 @pytest.mark.parametrize(

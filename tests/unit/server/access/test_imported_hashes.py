@@ -24,13 +24,13 @@ HERE = Client("amqp", "127.0.0.1", "127.0.0.1:1 -> 127.0.0.1:2")
 class Rig:
     """One user who logs in, and notes of what would be written."""
 
-    def __init__(self, stored: str, owner: Owner | None = None) -> None:
+    def __init__(self, stored: str, owner: Owner | None = None, **options: bool) -> None:
         spec = {"tags": ["monitoring"], "limits": {}, "password_hash": stored}
         self.user = User("user", "", "till", spec)
         self.user.owner = owner
         background = Background()
         self.written, self.tasks = background.written, background.tasks
-        self.checker = PasswordChecker(10)
+        self.checker = PasswordChecker(10, **options)
         self.authenticator = authenticator(Users(self.user), self.checker, background=background)
 
     async def login(self, password: str) -> bool:
@@ -79,6 +79,24 @@ async def test_hashes_of_ours_and_of_resources_stay() -> None:
         assert await rig.login("secret")
         assert rig.written == []
         rig.checker.close()
+
+
+async def test_hashes_for_rabbitmq_are_made_kept_and_not_replaced() -> None:
+    """SEC-14: auth.password_hashing, for the way to a RabbitMQ."""
+    rig = Rig(IMPORTED, is_for_rabbitmq=True)
+    assert await rig.login("secret")
+    assert rig.written == []
+    made = await rig.checker.hash("topf")
+    assert made.startswith("rabbitmq-sha256$")
+    assert made != await rig.checker.hash("topf")
+    assert auth.check_password(made, "topf")
+    scrypt = auth.hash_password("secret", 10)
+    assert (rig.checker.keeps(made), rig.checker.keeps(scrypt)) == (True, False)
+    rig.checker.close()
+    ours = PasswordChecker(10)
+    assert ours.keeps(made)
+    assert ours.keeps(scrypt)
+    ours.close()
 
 
 async def test_many_logins_at_once_replace_it_once() -> None:

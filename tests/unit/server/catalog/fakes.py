@@ -44,6 +44,11 @@ class Passwords:
 
     def __init__(self) -> None:
         self.hashed: list[str] = []
+        #: Of other hashes than the wanted ones.
+        self.is_kept = True
+
+    def keeps(self, stored: str) -> bool:
+        return self.is_kept
 
     async def check(self, stored: str, password: str) -> bool:
         return stored == f"hash of {password}"

@@ -415,3 +415,13 @@ async def test_what_has_an_owner_is_as_its_owner_says() -> None:
     owner = admin_pb2.Owner(managed_by="operator", resource="Queue/ns/q", uid="u")
     spec = QUORUM | {"arguments": {"x-queue-type": "quorum"}}
     assert codes(await member.apply(put("queue", "q", spec, owner=owner))) == ["IMMUTABLE"]
+
+
+async def test_the_same_password_gets_a_hash_of_the_kind_that_is_wanted() -> None:
+    """auth.password_hashing: users move to a RabbitMQ with hashes that it takes."""
+    member = Member()
+    user = put("user", "till", {"password": "pw"}, vhost="")
+    for is_kept, hashed in ((True, ["pw"]), (True, ["pw"]), (False, ["pw", "pw"])):
+        member.checker.is_kept = is_kept
+        await member.apply(user)
+        assert member.checker.hashed == hashed

@@ -100,8 +100,8 @@ class Profile:
     federation_confirm_loss: bool = True
     #: R-FED-2, seconds
     federation_reconnect_delay: int = 5
-    #: Of the HTTP API and exported definitions: x-queue-type is among the arguments of every queue;
-    #: users have pages, and a vhost that one may not enter is not found
+    #: Whether the HTTP API and exported definitions are as 4.3's where 3.10's differ: x-queue-type
+    #: among the arguments of every queue, pages of users, 404 for a vhost that one may not enter
     management_as_4_3: bool = True
     #: Whether shovels give up what no queue of their destination takes
     shovel_drop_unroutable: bool = False

@@ -289,6 +289,88 @@ def test_policies_of_streams_are_taken_and_match_nothing(member: Member, channel
     assert asked(member, "PUT", "policies/%2F/wrong", wrong)[0] == 400
 
 
+def test_consumers_say_who_is_active_alone_and_their_timeout(member: Member, channel: Any) -> None:
+    """R-CS-7, R-QQ-22."""
+    alone = {"x_single_active_consumer": True}
+    single = declared(channel, "single", x_queue_type="quorum", **alone)
+    timed = declared(channel, "timed", x_queue_type="quorum", x_consumer_timeout=90_000)
+    for name in (single, single, timed):
+        channel.basic_consume(name, lambda *_: None)
+
+    def found() -> Any:
+        rows = asked(member, "GET", "consumers")[1]
+        mine = [row for row in rows if row["queue"]["name"] in (single, timed)]
+        return sorted((row["activity_status"], row["consumer_timeout"]) for row in mine)
+
+    wanted = [("single_active", 1_800_000), ("up", 90_000), ("waiting", 1_800_000)]
+    eventually(lambda: found() == wanted, "three consumers")
+    [connection] = asked(member, "GET", "connections")[1]
+    assert connection["peer_cert_serial_number"] is None
+
+
+def test_who_one_is(member: Member) -> None:
+    assert asked(member, "GET", "whoami")[1]["is_internal_user"] is True
+    unknown = {"error": "not_authorized", "reason": "Not_Authorized"}
+    assert asked(member, "GET", "whoami", user="guest:wrong") == (401, unknown)
+    asked(member, "PUT", "users/flags", {"password": "p", "tags": "management"})
+    assert asked(member, "GET", "feature-flags", user="flags:p")[0] == 200
+
+
+def test_the_default_queue_type_of_a_vhost_is_always_said(member: Member) -> None:
+    assert asked(member, "PUT", "vhosts/typed", {})[0] == 201
+    row = asked(member, "GET", "vhosts/typed")[1]
+    assert row["default_queue_type"] == row["metadata"]["default_queue_type"] == "classic"
+    empty = {"default_queue_type": ""}
+    reason = "default_queue_type must not be an empty string"
+    assert asked(member, "PUT", "vhosts/typed", empty)[1]["reason"] == reason
+    file = asked(member, "GET", "definitions/typed")[1]
+    assert file["rabbitmq_definition_format"] == "single_virtual_host"
+    assert (file["original_vhost_name"], file["limits"]) == ("typed", {})
+    assert file["metadata"] == row["metadata"]
+    file = asked(member, "GET", "definitions")[1]
+    name = asked(member, "GET", "cluster-name")[1]["name"]
+    assert file["rabbitmq_definition_format"] == "cluster"
+    assert (file["original_cluster_name"], name in file["explanation"]) == (name, True)
+
+
+def test_what_is_not_there_is_said_in_the_words_of_4_3(member: Member) -> None:
+    message = {"properties": {}, "routing_key": "", "payload": "", "payload_encoding": "string"}
+    missing = (404, {"error": "not_found", "reason": "exchange_not_found"})
+    assert asked(member, "POST", "exchanges/%2F/nope/publish", message) == missing
+    wanted = {"ackmode": "ack_requeue_true", "count": 1, "encoding": "auto"}
+    missing = (404, {"error": "not_found", "reason": "queue_not_found"})
+    assert asked(member, "POST", "queues/%2F/nope/get", wanted) == missing
+    topic = {"exchange": "nope", "write": "", "read": ""}
+    status, error = asked(member, "PUT", "topic-permissions/%2F/guest", topic)
+    assert (status, error["reason"]) == (400, ["no_such_exchange", "nope"])
+    queue = {"name": "q", "vhost": "nope", "durable": True, "auto_delete": False, "arguments": {}}
+    status, error = asked(member, "POST", "definitions", {"queues": [queue]})
+    assert (status, "create virtual host" in error["reason"]) == (400, True)
+    asked(member, "PUT", "users/bulk", {"password": "p", "tags": ""})
+    assert asked(member, "POST", "users/bulk-delete", {"users": ["nobody", "bulk"]})[0] == 204
+    assert asked(member, "GET", "users/bulk")[0] == 404
+
+
+def test_endpoints_of_4_3(member: Member, channel: Any) -> None:
+    name = declared(channel, "detailed")
+    assert name in {row["name"] for row in asked(member, "GET", "queues/detailed")[1]}
+    status, error = asked(member, "POST", f"queues/%2F/{name}/actions", {"action": "sync"})
+    assert (status, error["reason"]) == (400, ["unknown", "sync"])
+    for path in ("initialized", "initialized/with-data"):
+        check = f"health/checks/metadata-store/{path}"
+        assert asked(member, "GET", check) == (200, {"status": "ok"})
+    found = asked(member, "GET", "health/checks/protocol-listener/amqp")[1]["protocols"]
+    assert {"amqp", "http"} <= set(found)
+    status, answer = asked(member, "GET", "health/checks/protocol-listener/mqtt")
+    assert (status, answer["missing"]) == (503, ["mqtt"])
+    overview = asked(member, "GET", "overview")[1]
+    assert overview["cluster_tags"] == overview["node_tags"] == {}
+    assert ask(member, "GET", "/api/overview")[1]["allow"] == "HEAD, GET, OPTIONS"
+    rows = {row["name"]: row for row in asked(member, "GET", "deprecated-features")[1]}
+    provider = rows["management_metrics_collection"]["provided_by"]
+    assert provider == "rabbitmq_management_agent"
+
+
 def test_a_mandatory_reply_to_who_has_gone(member: Member, channel: Any, profile: str) -> None:
     """R-DRT-3: RabbitMQ 4.3.6 counts it as routed; by default the server learns of it."""
     requester = channel.connection.channel()

@@ -308,7 +308,8 @@ def test_old_clients_and_odd_methods_get_an_answer(member: Member) -> None:
         while part := raw.recv(4096):
             answer += part
     assert answer.startswith(b"HTTP/1.0 200")
-    assert answer.endswith(b'{"name":"guest","tags":["administrator"]}')
+    who = b'{"name":"guest","tags":["administrator"],"is_internal_user":true}'
+    assert answer.endswith(who)
     assert ask(member, "HEAD", "/api/overview")[::2] == (200, b"")
     assert ask(member, "PATCH", "/api/overview")[0] == 405
     assert ask(member, "GET", "/api/queues/%00/%00")[0] == 404

@@ -345,7 +345,8 @@ def test_http_takes_a_token_and_shows_the_vhosts_of_its_scopes(rig: Rig, admin: 
     admin.apply(put("vhost", "closed", {}, vhost=""))
     admin.apply(put("queue", "theirs", {}, vhost="closed"), put("queue", "web-0", {}))
     token = rig.issuer.token("tag:management", "read:%2F/web-*")
-    assert rig.ask(token, "GET", "/api/whoami") == (200, {"name": "till", "tags": ["management"]})
+    who = {"name": "till", "tags": ["management"], "is_internal_user": False}
+    assert rig.ask(token, "GET", "/api/whoami") == (200, who)
     status, rows = rig.ask(token, "GET", "/api/queues")
     assert (status, {row["vhost"] for row in rows}) == (200, {"/"})
     assert "web-0" in {row["name"] for row in rows}
@@ -388,7 +389,7 @@ def test_bad_tokens_are_a_401_over_http(rig: Rig) -> None:
     for reason, token in tokens.items():
         before = rig.refused(reason, "http")
         status, answer = rig.ask(token, "GET", "/api/whoami")
-        assert (status, answer) == (401, {"error": "not_authorized", "reason": "Login failed"})
+        assert (status, answer) == (401, {"error": "not_authorized", "reason": "Not_Authorized"})
         assert rig.refused(reason, "http") == before + 1
     assert rig.ask("no token at all", "GET", "/api/whoami")[0] == 401
     # Without a tag nobody comes in, whatever the catalog's user of that name may do.
@@ -445,7 +446,8 @@ def test_a_service_account_calls_http_as_the_user_that_it_stands_for(
     tags = ["serviceaccount:shop/scaler", "management"]
     admin.apply(put("user", "scaler", {"password": "x", "tags": tags}, vhost=""))
     token = rig.account("scaler")
-    assert rig.ask(token, "GET", "/api/whoami") == (200, {"name": "scaler", "tags": sorted(tags)})
+    who = {"name": "scaler", "tags": sorted(tags), "is_internal_user": True}
+    assert rig.ask(token, "GET", "/api/whoami") == (200, who)
     assert rig.ask(token, "GET", "/api/vhosts") == (200, [])
     admin.apply(put("permission", "scaler", ALL))
     assert rig.ask(token, "PUT", f"{QUEUES}/web-1", {})[0] == 201

@@ -221,6 +221,9 @@ def consumers(services: Sources, vhost: str) -> list[Row]:
         if consumer.uid not in active:
             active[consumer.uid] = _active(services, consumer.uid)
         is_active = active[consumer.uid].get(consumer.id, True)
+        status = "waiting"
+        if is_active:
+            status = "single_active" if _is_single(services, consumer.uid) else "up"
         rows.append(
             {
                 "vhost": consumer.vhost,
@@ -233,12 +236,18 @@ def consumers(services: Sources, vhost: str) -> list[Row]:
                 "priority": consumer.priority,
                 "exclusive": consumer.exclusive,
                 "active": is_active,
-                "activity_status": "up" if is_active else "waiting",
+                "activity_status": status,
                 "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
                 "user": consumer.user,
             }
         )
     return rows
+
+
+def _is_single(services: Sources, uid: int) -> bool:
+    """Tell whether a queue has one consumer at a time (R-CS-7)."""
+    queue = services.queues.queue_of(uid)
+    return queue is not None and queue.arguments.get("x-single-active-consumer") is True
 
 
 def _active(services: Sources, uid: int) -> dict[ConsumerId, bool]:

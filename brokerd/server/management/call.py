@@ -201,6 +201,11 @@ class Call:
         """Return what makes and deletes objects on the caller's behalf."""
         return self.services.objects.by(self.caller.author)
 
+    @property
+    def as_4_3(self) -> bool:
+        """Tell whether answers are RabbitMQ 4.3's where 3.10 has others."""
+        return self.services.profile.management_as_4_3
+
     def may_enter(self, vhost: str) -> bool:
         """Tell whether the caller could open this vhost over AMQP."""
         return self.services.admission.access(self.caller.identity, vhost).check_vhost() is None

@@ -48,6 +48,7 @@ _NO_ACCESS = "User not authorised to access object"
 _NO_TLS = dict.fromkeys(
     (
         *("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity"),
+        "peer_cert_serial_number",
         *("ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash"),
     )
 )
@@ -349,7 +350,9 @@ async def _get_channel(call: Call) -> Answer:
     consumers = (await call.services.figures.everywhere(CONSUMERS)).all()
     row = _shown(row) | {
         "consumer_details": [
-            queues.consumer_row(each) for each in consumers if each["channel_pid"] == row["pid"]
+            queues.consumer_row(call.services, each)
+            for each in consumers
+            if each["channel_pid"] == row["pid"]
         ],
         "publishes": [],
         "deliveries": [],
@@ -358,7 +361,7 @@ async def _get_channel(call: Call) -> Answer:
 
 
 async def _list_consumers(call: Call) -> Answer:
-    rows = [queues.consumer_row(row) for row in await _mine(call, CONSUMERS)]
+    rows = [queues.consumer_row(call.services, row) for row in await _mine(call, CONSUMERS)]
     return Answer(value=await listing.whole(rows, call.query))
 
 

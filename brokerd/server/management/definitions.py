@@ -15,7 +15,7 @@ from brokerd.core.catalog import definitions_json, unsupported
 from brokerd.core.catalog.definitions_json import Wanted
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import admin_objects
-from brokerd.server.management import changes, encoding, parameters, vhosts
+from brokerd.server.management import changes, encoding, identity, parameters, vhosts
 from brokerd.server.management.call import (
     Answer,
     Call,
@@ -47,18 +47,26 @@ _ALL = ("users", "vhosts", "permissions", "topic_permissions", *_OF_VHOST)
 
 async def _export(call: Call) -> Answer:
     """With hashes and the URIs of upstreams as they are (SEC-20: for administrators)."""
-    services = call.services
     log.warning("definitions with passwords exported by user '%s'", call.caller.user)
     found = definitions_json.exported(await _objects(call, None), with_transient=True)
     found["global_parameters"] = parameters.global_rows(call)
-    version = compatibility.compatible_version(services.profile)
-    head = {
+    head = _versions(call)
+    if call.as_4_3:
+        name = identity.name_of(call)
+        head["rabbitmq_definition_format"] = "cluster"
+        head["original_cluster_name"] = name
+        head["explanation"] = f"Definitions of cluster '{name}'"
+    return await _answer(call, head, found, (*_ALL, "global_parameters"))
+
+
+def _versions(call: Call) -> Json:
+    version = compatibility.compatible_version(call.services.profile)
+    return {
         "rabbit_version": version,
         "rabbitmq_version": version,
         "product_name": "brokerd",
         "product_version": version,
     }
-    return await _answer(call, head, found, (*_ALL, "global_parameters"))
 
 
 async def _export_vhost(call: Call) -> Answer:
@@ -69,8 +77,20 @@ async def _export_vhost(call: Call) -> Answer:
         found[section] = [
             {key: value for key, value in row.items() if key != "vhost"} for row in found[section]
         ]
-    version = compatibility.compatible_version(call.services.profile)
-    return await _answer(call, {"rabbit_version": version}, found, _OF_VHOST)
+    if not call.as_4_3:
+        version = compatibility.compatible_version(call.services.profile)
+        return await _answer(call, {"rabbit_version": version}, found, _OF_VHOST)
+    record = changes.existing(call, "vhost", "", call.vhost)
+    shown = vhosts.row(call, record)
+    head = _versions(call) | {
+        "rabbitmq_definition_format": "single_virtual_host",
+        "original_vhost_name": call.vhost,
+        "explanation": f"Definitions of virtual host '{call.vhost}'",
+        "description": shown["description"],
+        "metadata": shown["metadata"],
+        "limits": record.spec()["limits"],
+    }
+    return await _answer(call, head, found, _OF_VHOST)
 
 
 async def _objects(call: Call, vhost: str | None) -> list[Wanted]:
@@ -123,7 +143,7 @@ async def _import(call: Call) -> Answer:
         call.check_vhost()
     known = set(call.services.catalog.view.vhosts)
     # Of 100,000 queues it takes most of a second.
-    body, everything = await asyncio.to_thread(_understood, body, vhost, known)
+    body, everything = await asyncio.to_thread(_understood, body, vhost, known, call.as_4_3)
     wanted, left_out = unsupported.taken(everything, skips=call.is_on("skip_unsupported"))
     globals_wanted = body.get("global_parameters", [])
     log.warning("definitions are imported by user '%s'", call.caller.user)
@@ -141,7 +161,9 @@ async def _import(call: Call) -> Answer:
     return Answer(value={"left_out": left_out}) if left_out else no_content()
 
 
-def _understood(body: Json, vhost: str | None, known: set[str]) -> tuple[Json, list[Wanted]]:
+def _understood(
+    body: Json, vhost: str | None, known: set[str], as_4_3: bool
+) -> tuple[Json, list[Wanted]]:
     """Return what is to be made of a body, and the objects of it; HttpError: 400.
 
     vhost: only what is in it counts; known: the vhosts that there are.
@@ -149,7 +171,7 @@ def _understood(body: Json, vhost: str | None, known: set[str]) -> tuple[Json, l
     if vhost is not None:
         # Whatever else is in the file, or it names: only this vhost's objects.
         body = {name: _in_vhost(body.get(name), vhost) for name in _OF_VHOST}
-    _check_vhosts(body, known)
+    _check_vhosts(body, known, as_4_3)
     try:
         return body, definitions_json.operations(body, vhost or "/")
     except definitions_json.BadDefinitions as error:
@@ -162,7 +184,7 @@ def _in_vhost(entries: Any, vhost: str) -> Any:
     return [entry | {"vhost": vhost} if isinstance(entry, dict) else entry for entry in entries]
 
 
-def _check_vhosts(body: Json, known: set[str]) -> None:
+def _check_vhosts(body: Json, known: set[str], as_4_3: bool) -> None:
     """Refuse what would be made in a vhost that is not there, before anything is made."""
     for entry in _entries(body, "vhosts"):
         known.add(str(entry.get("name")))
@@ -170,7 +192,10 @@ def _check_vhosts(body: Json, known: set[str]) -> None:
         for entry in _entries(body, section):
             vhost = entry.get("vhost", "undefined")
             if not isinstance(vhost, str) or vhost not in known:
-                raise bad_request(["no_such_vhost", vhost])
+                if not as_4_3:
+                    raise bad_request(["no_such_vhost", vhost])
+                first = f'Please create virtual host "{vhost}" prior to importing definitions.'
+                raise bad_request(first)
 
 
 def _entries(body: Json, section: str) -> list[Json]:

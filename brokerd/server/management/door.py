@@ -28,7 +28,7 @@ from brokerd.server.management.call import (
     not_authorised,
     not_found,
 )
-from brokerd.server.management.routes import Right, Route, Table
+from brokerd.server.management.routes import Found, Right, Route, Table
 
 if TYPE_CHECKING:
     from brokerd.server.management.ports import ManagementServices
@@ -82,19 +82,22 @@ class Door:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
+        raw_path, _, query = request.raw_path.partition("?")
+        found = self._table.find(raw_path)
         try:
-            answer = await self._answer(request)
+            if found is None:
+                raise not_found()
+            answer = await self._answer(request, found, query)
         except HttpError as error:
             answer = _of_error(error)
         except Unavailable as error:
             answer = _of_error(HttpError(503, "unavailable", str(error)))
+        # RabbitMQ 4.3 has it with every answer.
+        if found is not None and self._services.profile.management_as_4_3:
+            answer.headers["Allow"] = found.allow
         return await _response(request, answer)
 
-    async def _answer(self, request: web.Request) -> Answer:
-        raw_path, _, query = request.raw_path.partition("?")
-        found = self._table.find(raw_path)
-        if found is None:
-            raise not_found()
+    async def _answer(self, request: web.Request, found: Found, query: str) -> Answer:
         if request.method == hdrs.METH_OPTIONS:
             return Answer(200, text="", headers={"Allow": found.allow})
         method = hdrs.METH_GET if request.method == hdrs.METH_HEAD else request.method

@@ -113,6 +113,11 @@ async def _mirrors(_: Call) -> Answer:
     return ok()
 
 
+async def _catalog(_: Call) -> Answer:
+    """The catalog stands for RabbitMQ's metadata store; before it is read nobody can log in."""
+    return ok()
+
+
 async def _without_leaders(call: Call) -> Answer:
     services = call.services
     view = services.catalog.view
@@ -209,9 +214,13 @@ async def _protocol(call: Call) -> Answer:
     asked = call.parts["protocol"]
     wanted = _PROTOCOLS.get(asked, asked)
     found = [row["protocol"] for row in _listeners(call)]
+    if call.as_4_3:
+        # Clients of 4.3 expect them once each.
+        found = sorted(set(found))
     if wanted in found:
-        return ok(protocol=asked)
-    return failed("No active listener", missing=wanted, protocols=found)
+        return ok(protocols=found) if call.as_4_3 else ok(protocol=asked)
+    missing = [wanted] if call.as_4_3 else wanted
+    return failed("No active listener", missing=missing, protocols=found)
 
 
 async def _certificates(call: Call) -> Answer:
@@ -285,6 +294,14 @@ ROUTES = (
         "Nothing would lose its majority without this member",
     ),
     Route("GET", f"{_CHECKS}/node-is-mirror-sync-critical", _ANY, _mirrors, "No mirrors: ok"),
+    Route(
+        *("GET", f"{_CHECKS}/metadata-store/initialized", _ANY, _catalog),
+        "The catalog is there (4.x)",
+    ),
+    Route(
+        *("GET", f"{_CHECKS}/metadata-store/initialized/with-data", _ANY, _catalog),
+        "The same (4.x)",
+    ),
     Route("GET", f"{_CHECKS}/is-in-service", _ANY, _in_service, "Not in maintenance, serves AMQP"),
     Route(
         *("GET", f"{_CHECKS}/ready-to-serve-clients", _ANY, _ready),

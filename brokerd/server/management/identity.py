@@ -5,7 +5,14 @@ from __future__ import annotations
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import cluster_name
-from brokerd.server.management.call import Answer, Call, bad_request, no_content
+from brokerd.server.management.call import (
+    Answer,
+    Call,
+    Json,
+    bad_request,
+    no_content,
+    not_authorised,
+)
 from brokerd.server.management.routes import Right, Route
 
 #: RabbitMQ's flags that clients look for: NServiceBus does not start without stream_queue, though
@@ -24,7 +31,11 @@ RABBITMQ_FLAGS = (
 
 
 async def _whoami(call: Call) -> Answer:
-    return Answer(value={"name": call.caller.user, "tags": sorted(call.caller.tags)})
+    caller = call.caller
+    value: Json = {"name": caller.user, "tags": sorted(caller.tags)}
+    if call.as_4_3:
+        value["is_internal_user"] = caller.is_user_of(call.services.catalog.view)
+    return Answer(value=value)
 
 
 async def _cluster_name(call: Call) -> Answer:
@@ -55,6 +66,8 @@ async def _extensions(_: Call) -> Answer:
 
 
 async def _feature_flags(call: Call) -> Answer:
+    if not (call.as_4_3 or call.caller.is_administrator):
+        raise not_authorised("Not administrator user")
     enabled = call.services.catalog.view.enabled_features
     rows = [_flag(name, description, "enabled", "rabbit") for name, description in RABBITMQ_FLAGS]
     rows += [
@@ -105,6 +118,9 @@ _DEPRECATED = {
 }
 
 
+_PROVIDERS = {"management_metrics_collection": "rabbitmq_management_agent"}
+
+
 async def _deprecated(call: Call) -> Answer:
     """This broker drops nothing of RabbitMQ's that it has: none of them is used to be dropped."""
     profile = call.services.profile
@@ -117,7 +133,7 @@ async def _deprecated(call: Call) -> Answer:
             "name": name,
             "desc": "",
             "doc_url": "",
-            "provided_by": "rabbit",
+            "provided_by": _PROVIDERS.get(name, "rabbit"),
             "state": "permitted" if here.get(name, state == "permitted") else "denied",
             "deprecation_phase": phase,
         }
@@ -138,7 +154,7 @@ ROUTES = (
     Route("PUT", "/api/cluster-name", Right.ADMINISTRATOR, _set_cluster_name, "Rename the cluster"),
     Route("GET", "/api/extensions", Right.MANAGEMENT, _extensions, "Extensions; there are none"),
     Route(
-        *("GET", "/api/feature-flags", Right.ADMINISTRATOR, _feature_flags),
+        *("GET", "/api/feature-flags", Right.MANAGEMENT, _feature_flags),
         "Feature flags: RabbitMQ's, all enabled, and brokerd's own",
     ),
     Route(

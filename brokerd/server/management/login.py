@@ -48,13 +48,13 @@ async def authenticate(
     credentials = auth.header_credentials(header)
     if credentials is not None and not authenticator.may_send_password(is_tls, address):
         authenticator.records.refuse(client, credentials.user, login_records.NO_TLS)
-        raise _failed()
+        raise _failed(services)
     try:
         verdict = await authenticator.authenticate(credentials, client)
     except NotChecked as error:
         raise HttpError(429, "too_many_requests", str(error), {"Retry-After": "1"}) from error
     if verdict is None:
-        raise _failed()
+        raise _failed(services)
     return Caller(verdict, peer, is_tls)
 
 
@@ -80,8 +80,10 @@ def is_from_afar(headers: Mapping[str, str]) -> bool:
     return name != "localhost" and strangers.parsed_address(name) is None
 
 
-def _failed() -> HttpError:
-    return HttpError(401, "not_authorized", "Login failed", REALM)
+def _failed(services: ManagementServices) -> HttpError:
+    words = "Not_Authorized" if services.profile.management_as_4_3 else "Login failed"
+    # RabbitMQ 4.3 does not say how to log in here; browsers ask once more for it.
+    return HttpError(401, "not_authorized", words, REALM)
 
 
 def basic(user: str, password: str) -> str:

@@ -98,6 +98,8 @@ async def _publish(call: Call) -> Answer:
             async with asyncio.timeout(CONFIRM_S):
                 is_confirmed = await outcome
     except ChannelClosed as error:
+        if error.code == NOT_FOUND and call.as_4_3:
+            raise HttpError(404, "not_found", "exchange_not_found") from error
         raise bad_request(f"{error.code} {error}") from error
     except ClientError as error:
         raise bad_request(str(error)) from error
@@ -173,17 +175,17 @@ async def _get(call: Call) -> Answer:
             if rows:
                 await _settle(channel, mode)
     except ChannelClosed as error:
-        raise _of_channel(error) from error
+        raise _of_channel(call, error) from error
     except ClientError as error:
         raise bad_request(str(error)) from error
     return Answer(value=rows)
 
 
-def _of_channel(error: ChannelClosed) -> HttpError:
+def _of_channel(call: Call, error: ChannelClosed) -> HttpError:
     if error.code == ACCESS_REFUSED:
         return not_authorised(str(error))
     if error.code == NOT_FOUND:
-        return HttpError(404, "not_found", str(error))
+        return HttpError(404, "not_found", "queue_not_found" if call.as_4_3 else str(error))
     return bad_request(str(error))
 
 

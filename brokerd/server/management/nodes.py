@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import ssl
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -260,6 +261,10 @@ async def _overview(call: Call) -> Answer:
         "brokerd_version": __version__,
         "cluster_name": identity.name_of(call),
         "release_series_support_status": "supported",
+        "cluster_tags": {},
+        "node_tags": {},
+        "crypto_lib_version": ssl.OPENSSL_VERSION,
+        "require_definition_json_extension": False,
         "erlang_version": "",
         "erlang_full_version": f"Python {platform.python_version()}",
         "disable_stats": call.is_on("disable_stats"),

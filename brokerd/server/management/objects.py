@@ -246,10 +246,12 @@ async def delete(
 
 
 async def _act(call: Call) -> Answer:
-    """RabbitMQ's actions are about mirrors of classic queues, which there are none of."""
+    """RabbitMQ's actions are about mirrors of classic queues, which there are none of, and which
+    4.3 does not know.
+    """
     existing_queue(call)
     action = (await call.needed("action"))["action"]
-    if action not in ("sync", "cancel_sync"):
+    if call.as_4_3 or action not in ("sync", "cancel_sync"):
         raise bad_request(["unknown", action])
     return no_content()
 
@@ -266,7 +268,7 @@ ROUTES = (
     Route("DELETE", f"{_QUEUE}/contents", Right.VHOST, _purge, "Purge its ready messages"),
     Route(
         *("POST", f"{_QUEUE}/actions", Right.VHOST, _act),
-        "`sync` and `cancel_sync`, which do nothing: there are no mirrors",
+        "`sync` and `cancel_sync`, in profiles of 3.x: they do nothing, as there are no mirrors",
     ),
     Route(
         *("PUT", _EXCHANGE, Right.VHOST, _put_exchange),

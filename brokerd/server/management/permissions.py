@@ -106,10 +106,14 @@ async def _topic_put(call: Call) -> Answer:
     _check_both(call)
     if not isinstance(body["exchange"], str):
         raise bad_request("exchange: expected a name")
-    name = f"{call.parts['user']}|{body['exchange']}"
+    exchange = body["exchange"]
+    view = call.services.catalog.view
+    if exchange and call.as_4_3 and view.exchange(call.vhost, exchange) is None:
+        raise bad_request(["no_such_exchange", exchange])
+    name = f"{call.parts['user']}|{exchange}"
     spec = _texts(body, _TOPIC_PATTERNS)
     user = f"{call.parts['user']}|"
-    others = call.services.catalog.view.records("topic_permission", call.vhost)
+    others = view.records("topic_permission", call.vhost)
     is_first = not any(record.name.startswith(user) for record in others)
     await changes.done(call, changes.upsert("topic_permission", call.vhost, name, spec))
     return Answer(201 if is_first else 204)

@@ -422,15 +422,21 @@ async def _get(call: Call) -> Answer:
             if (each["vhost"], each["queue_name"]) == (queue.vhost, queue.name)
         ]
         row |= {
-            "consumer_details": [consumer_row(each) for each in mine],
+            "consumer_details": [consumer_row(services, each) for each in mine],
             "deliveries": [],
             "incoming": [],
         }
     return Answer(value=listing.chosen(row, listing.columns_of(call.query)))
 
 
-def consumer_row(row: Json) -> Json:
+def consumer_row(services: ManagementServices, row: Json) -> Json:
     """Return a consumer as RabbitMQ shows it; from listings/client_rows.py's row."""
+    view = services.catalog.view
+    queue = view.queue(row["vhost"], row["queue_name"])
+    timeout_ms = services.config.queues.consumer_timeout_ms
+    if queue is not None:
+        values = policy.effective_queue(view, queue).values
+        timeout_ms = values.get("consumer-timeout", timeout_ms)
     return {
         "queue": {"name": row["queue_name"], "vhost": row["vhost"]},
         "consumer_tag": row["consumer_tag"],
@@ -438,7 +444,8 @@ def consumer_row(row: Json) -> Json:
         "prefetch_count": row["prefetch_count"],
         "exclusive": row["exclusive"],
         "active": row["active"],
-        "activity_status": "up" if row["active"] else "waiting",
+        "activity_status": row["activity_status"],
+        "consumer_timeout": timeout_ms,
         "arguments": row["arguments"],
         "channel_details": row.get("channel_details", {"node": row["node"]}),
     }
@@ -446,6 +453,7 @@ def consumer_row(row: Json) -> Json:
 
 ROUTES = (
     Route("GET", "/api/queues", Right.MANAGEMENT, _list, "All queues"),
+    Route("GET", "/api/queues/detailed", Right.MANAGEMENT, _list, "The same, as 4.x has it"),
     Route("GET", "/api/queues/{vhost}", Right.VHOST_VISIBLE, _list, "Queues of a vhost"),
     Route(
         *("GET", "/api/queues/{vhost}/{name}", Right.VHOST_VISIBLE, _get),

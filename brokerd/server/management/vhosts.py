@@ -28,13 +28,16 @@ def row(call: Call, record: Record) -> Json:
     services, spec = call.services, record.spec()
     view = services.catalog.view
     metadata = {"description": spec["description"], "tags": spec["tags"]}
-    if spec["default_queue_type"]:
-        metadata["default_queue_type"] = spec["default_queue_type"]
+    # RabbitMQ 4.3 says the node's where the vhost has none.
+    default = services.config.queues.default_type if call.as_4_3 else ""
+    queue_type = spec["default_queue_type"] or default
+    if queue_type:
+        metadata["default_queue_type"] = queue_type
     return {
         "name": record.name,
         "description": spec["description"],
         "tags": spec["tags"],
-        "default_queue_type": spec["default_queue_type"] or "undefined",
+        "default_queue_type": queue_type or "undefined",
         "metadata": metadata,
         "tracing": record.name in services.objects.tracer.vhosts,
         "cluster_state": dict.fromkeys(running(call), "running"),
@@ -75,7 +78,7 @@ async def _put(call: Call) -> Answer:
     spec: Json = {
         "description": given.get("description", ""),
         "tags": changes.tags(given.get("tags", [])),
-        "default_queue_type": _queue_type(given, present),
+        "default_queue_type": _queue_type(call, given, present),
     }
     if present is not None:
         spec["limits"] = present["limits"]
@@ -99,8 +102,10 @@ def _optional(body: Json, name: str) -> bool | None:
     return None if body.get(name) is None else objects.boolean(body, name)
 
 
-def _queue_type(given: Json, present: Json | None) -> Any:
+def _queue_type(call: Call, given: Json, present: Json | None) -> Any:
     wanted = given.get("default_queue_type")
+    if wanted == "" and call.as_4_3:
+        raise bad_request("default_queue_type must not be an empty string")
     if wanted is None:
         return "" if present is None else present["default_queue_type"]
     return "" if wanted == "undefined" else wanted

@@ -90,7 +90,8 @@ class Authenticator:
         login = self._at(_identity(user), client)
         if (
             login is not None
-            and self._checker.renews(user.password_hash)
+            and auth.is_imported(user.password_hash)
+            and not self._checker.is_current(user.password_hash)
             # Of two that are right nobody knows which it was: the old one must not become the new
             # one.
             and len(user.accepted_hashes(_now_ms())) == 1

@@ -90,8 +90,8 @@ class PasswordChecker:
         self._is_closed = False
         #: Users whose imported hash is being replaced (SEC-14): once each, however many log in.
         self._renewals: set[str] = set()
-        self._log2_n = log2_n
-        self._is_for_rabbitmq = is_for_rabbitmq
+        #: scrypt's cost of new hashes; None: they are RabbitMQ's.
+        self._log2_n = None if is_for_rabbitmq else log2_n
         #: Checked when the user is unknown, so that both cases take the same time (SEC-9).  Its
         #: hash matches no password, hence needs no making.
         self._decoy = auth.decoy(log2_n)
@@ -102,18 +102,14 @@ class PasswordChecker:
 
     async def hash(self, password: str) -> str:
         """Return the form to store."""
-        if self._is_for_rabbitmq:
+        if self._log2_n is None:
             return auth.hash_for_rabbitmq(password)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, auth.hash_password, password, self._log2_n)
 
-    def keeps(self, stored: str) -> bool:
-        """Tell whether a hash stays when the same password is set again."""
-        return not self._is_for_rabbitmq or auth.is_imported(stored)
-
-    def renews(self, stored: str) -> bool:
-        """Tell whether a login replaces this hash by one of ours (SEC-14)."""
-        return not self._is_for_rabbitmq and auth.is_imported(stored)
+    def is_current(self, stored: str) -> bool:
+        """Tell whether a hash is of the kind that is made now (auth.password_hashing)."""
+        return auth.is_imported(stored) == (self._log2_n is None)
 
     async def check(self, stored: str, password: str) -> bool:
         """Check for somebody who may set passwords, hence need not guess: without the queue."""

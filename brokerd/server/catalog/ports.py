@@ -124,8 +124,8 @@ class Passwords(Protocol):
         """Return a new hash."""
         ...
 
-    def keeps(self, stored: str) -> bool:
-        """Tell whether a hash stays when the same password is set again."""
+    def is_current(self, stored: str) -> bool:
+        """Tell whether a hash is of the kind that is made now."""
         ...
 
 

@@ -247,7 +247,7 @@ class _Request:
 
     async def _hashed(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Replace a password by its hash; the same password keeps the stored hash (no change),
-        unless hashes of another kind are wanted (auth.password_hashing).
+        but for one of a kind that is not made any more (auth.password_hashing).
         """
         overlap_ms = _overlap_ms(spec)
         password = spec.pop("password", None)
@@ -255,7 +255,7 @@ class _Request:
         before = present.password_hash if present is not None else ""
         if isinstance(password, str):
             checker = self._room.checker
-            if before and checker.keeps(before) and await checker.check(before, password):
+            if before and checker.is_current(before) and await checker.check(before, password):
                 spec["password_hash"] = before
             else:
                 spec["password_hash"] = await checker.hash(password)

@@ -44,11 +44,11 @@ class Passwords:
 
     def __init__(self) -> None:
         self.hashed: list[str] = []
-        #: Of other hashes than the wanted ones.
-        self.is_kept = True
+        #: Whether the hashes that there are would be made so now.
+        self.are_current = True
 
-    def keeps(self, stored: str) -> bool:
-        return self.is_kept
+    def is_current(self, stored: str) -> bool:
+        return self.are_current
 
     async def check(self, stored: str, password: str) -> bool:
         return stored == f"hash of {password}"

@@ -421,7 +421,7 @@ async def test_the_same_password_gets_a_hash_of_the_kind_that_is_wanted() -> Non
     """auth.password_hashing: users move to a RabbitMQ with hashes that it takes."""
     member = Member()
     user = put("user", "till", {"password": "pw"}, vhost="")
-    for is_kept, hashed in ((True, ["pw"]), (True, ["pw"]), (False, ["pw", "pw"])):
-        member.checker.is_kept = is_kept
+    for are_current, hashed in ((True, ["pw"]), (True, ["pw"]), (False, ["pw", "pw"])):
+        member.checker.are_current = are_current
         await member.apply(user)
         assert member.checker.hashed == hashed

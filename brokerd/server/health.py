@@ -77,6 +77,7 @@ def make_app(state: HealthState, pages: Pages, result_dir: Path) -> web.Applicat
     app.router.add_get("/health/live", live)
     app.router.add_get("/metrics", prometheus)
     app.router.add_get("/metrics/detailed", detailed.answer)
+    app.router.add_get("/metrics/per-object", detailed.answer_per_object)
     app.router.add_get("/telemetry/report", report)
     return app
 
@@ -92,7 +93,10 @@ _HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", "X-Versi
 
 
 class _Detailed:
-    """/metrics/detailed, whose answers may be large.  State: bytes of those under way."""
+    """/metrics/detailed and /metrics/per-object, whose answers may be large.
+
+    State: bytes of those under way.
+    """
 
     def __init__(self, render: Callable[[metrics_detailed.Asked], Awaitable[bytes]]) -> None:
         self._shared = _Shared(render)
@@ -105,6 +109,15 @@ class _Detailed:
         if wanted is None:
             text = f"more than {metrics_detailed.ASKED_MAX} families or vhosts\n"
             return web.Response(status=400, text=text)
+        return await self._answer(request, wanted)
+
+    async def answer_per_object(self, request: web.Request) -> web.StreamResponse:
+        """Render all of them; a query says nothing."""
+        return await self._answer(request, metrics_detailed.PER_OBJECT)
+
+    async def _answer(
+        self, request: web.Request, wanted: metrics_detailed.Asked
+    ) -> web.StreamResponse:
         if self._held_bytes > ANSWERS_BYTES_MAX:
             text = "too much is on its way to clients that do not take it\n"
             return web.Response(status=503, text=text)

@@ -1,4 +1,5 @@
-"""/metrics/detailed: figures by queue, for those who name the families that they want.
+"""/metrics/detailed: figures by queue, for those who name the families that they want; all of them
+by /metrics/per-object, under the names of /metrics.
 
 As the plugin rabbitmq_prometheus has it: `?family=queue_coarse_metrics&family=queue_consumer_count&
 vhost=v`, prefix `rabbitmq_detailed_`; without a family nothing but who the member is.  A queue is
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C", bound=tuple[Any, ...])
-PREFIX = "rabbitmq_detailed_"
+PREFIX, PER_OBJECT_PREFIX = "rabbitmq_detailed_", "rabbitmq_"
 #: Families of a request, and vhosts: of more, nobody reads the answer.
 ASKED_MAX = 64
 
@@ -72,6 +73,11 @@ _QUEUES: dict[str, tuple[_Figure, ...]] = {
         ("queue_get_empty_total", "counter", "basic.get that found nothing.", ("get_empty",)),
     ),
 }
+#: Of each replica here, in these families as in RabbitMQ 4.3.
+_INFO = frozenset({"queue_metrics", "queue_coarse_metrics"})
+_QUEUE_INFO: tuple[Column[int], ...] = (
+    ("queue_info", "gauge", "1 for each replica: type, leader or follower.", lambda _: 1),
+)
 _GROUPS: tuple[_Figure, ...] = (
     ("raft_term_total", "counter", "Raft term.", ("term",)),
     ("raft_log_snapshot_index", "gauge", "Snapshot.", ("snapshot",)),
@@ -120,6 +126,15 @@ _VHOSTS: tuple[Column[str], ...] = (
 _EXCHANGES: tuple[Column[Exchange], ...] = (
     ("rabbitmq_cluster_exchange_name", "gauge", "1 for each exchange.", lambda _: 1),
 )
+#: By their degree; the default exchange has none.
+_BINDINGS: tuple[Column[int], ...] = (
+    (
+        "rabbitmq_cluster_exchange_bindings",
+        "gauge",
+        "Bindings of which an exchange is the source.",
+        lambda count: count,
+    ),
+)
 #: Without labels for objects: made as on /metrics.
 _SMALL = {
     "connection_churn_metrics": metrics_rabbitmq.Families.churn,
@@ -127,10 +142,16 @@ _SMALL = {
     "node_coarse_metrics": metrics_rabbitmq.Families.node,
     "node_metrics": metrics_rabbitmq.Families.limits,
 }
+#: What else /metrics/per-object has of them.
+_OF_PER_OBJECT = (
+    metrics_rabbitmq.Families.messages,
+    metrics_rabbitmq.Families.alarms,
+    metrics_rabbitmq.Families.peers,
+)
+_OF_CLUSTER = frozenset({"vhost_status", "exchange_names", "exchange_bindings"})
 #: All that mean something here.
 FAMILIES = frozenset(
-    {*_QUEUES, *_CONNECTIONS, *_SMALL}
-    | {"ra_metrics", "channel_metrics", "vhost_status", "exchange_names"}
+    {*_QUEUES, *_CONNECTIONS, *_SMALL} | {"ra_metrics", "channel_metrics"} | _OF_CLUSTER
 )
 
 
@@ -141,6 +162,13 @@ class Asked:
     families: frozenset[str]
     #: Empty: all.
     vhosts: frozenset[str]
+    #: Under the names of /metrics, with the figures there that are of no object.
+    is_per_object: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """Return what the names begin with."""
+        return PER_OBJECT_PREFIX if self.is_per_object else PREFIX
 
     def has(self, vhost: str) -> bool:
         """Tell whether the objects of a vhost are wanted."""
@@ -154,15 +182,20 @@ def asked(families: Collection[str], vhosts: Collection[str]) -> Asked | None:
     return Asked(FAMILIES.intersection(families), frozenset(vhosts))
 
 
+#: All there is by object, but for what is of the cluster, as RabbitMQ has it.
+PER_OBJECT = Asked(FAMILIES - _OF_CLUSTER, frozenset(), is_per_object=True)
+
+
 async def render(sources: Sources, wanted: Asked) -> bytes:
     """Return the exposition text (format 0.0.4)."""
     parts = await _of_queues(sources, wanted)
     parts += await _of_clients(sources, wanted)
     if "vhost_status" in wanted.families:
         vhosts = [name for name in sources.view.vhosts if wanted.has(name)]
-        parts += await _table(_VHOSTS, vhosts, lambda some: [(labels(vhost=v), v) for v in some])
-    if "exchange_names" in wanted.families:
-        parts += await _of_exchanges(sources, wanted)
+        parts += await _table(
+            wanted, _VHOSTS, vhosts, lambda some: [(labels(vhost=v), v) for v in some]
+        )
+    parts += await _of_exchanges(sources, wanted)
     figures = Figures(sources)
     if wanted.families & {"node_coarse_metrics", "node_metrics"}:
         await figures.add_process()
@@ -181,11 +214,15 @@ class _Small(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return them, each once."""
-        families = metrics_rabbitmq.Families(self._figures, PREFIX)
+        wanted = self._wanted
+        families = metrics_rabbitmq.Families(self._figures, wanted.prefix)
         for name, make in _SMALL.items():
-            if name in self._wanted.families:
+            if name in wanted.families:
                 yield from make(families)
-        yield from metrics_rabbitmq.identity(self._figures.sources, "detailed")
+        for make in _OF_PER_OBJECT if wanted.is_per_object else ():
+            yield from make(families)
+        endpoint = "per-object" if wanted.is_per_object else "detailed"
+        yield from metrics_rabbitmq.identity(self._figures.sources, endpoint)
 
 
 async def _of_queues(sources: Sources, wanted: Asked) -> list[bytes]:
@@ -202,10 +239,21 @@ async def _of_queues(sources: Sources, wanted: Asked) -> list[bytes]:
     def led(uids: Sequence[int]) -> Iterable[tuple[str, array[int]]]:
         return here(list(filter(queues.leads, uids)))
 
+    def infos(uids: Sequence[int]) -> Iterable[tuple[str, int]]:
+        for uid in filter(sources.host.has_group, uids):
+            queue = queues.queue_of(uid)
+            if queue is not None and wanted.has(queue.vhost):
+                membership = "leader" if queues.leads(uid) else "follower"
+                names = {"vhost": queue.vhost, "queue": queue.name}
+                kind = f"rabbit_{queue.type}_queue"
+                yield labels(**names, queue_type=kind, membership=membership), uid
+
     figures = _columns(_QUEUES, wanted)
-    parts = await _table(_values(figures), list(queues.led), led) if figures else []
+    parts = await _table(wanted, _values(figures), list(queues.led), led) if figures else []
+    if _INFO & wanted.families:
+        parts += await _table(wanted, _QUEUE_INFO, queues.queue_uids(), infos)
     if "ra_metrics" in wanted.families:
-        parts += await _table(_values(_GROUPS), queues.queue_uids(), here)
+        parts += await _table(wanted, _values(_GROUPS), queues.queue_uids(), here)
     return parts
 
 
@@ -232,22 +280,37 @@ async def _of_clients(sources: Sources, wanted: Asked) -> list[bytes]:
                     yield labels(channel=f"{connection.name} ({number})"), session
 
     columns, opened = _columns(_CONNECTIONS, wanted), sources.connections.all()
-    parts = await _table(columns, opened, connections) if columns else []
+    parts = await _table(wanted, columns, opened, connections) if columns else []
     if "channel_metrics" in wanted.families:
-        parts += await _table(_CHANNELS, opened, channels)
+        parts += await _table(wanted, _CHANNELS, opened, channels)
     return parts
 
 
 async def _of_exchanges(sources: Sources, wanted: Asked) -> list[bytes]:
+    view = sources.view
+
     def named(some: Sequence[Exchange]) -> Iterable[tuple[str, Exchange]]:
         for item in some:
             if item.name and wanted.has(item.vhost):
                 yield labels(vhost=item.vhost, exchange=item.name, type=item.type), item
 
+    def bound(some: Sequence[Exchange]) -> Iterable[tuple[str, int]]:
+        for label, item in named(some):
+            vhost = view.vhosts.get(item.vhost)
+            if vhost is not None:
+                yield label, vhost.bindings.degree(item.name)[0]
+
+    if not {"exchange_names", "exchange_bindings"} & wanted.families:
+        return []
     exchanges = [
-        exchange for vhost in sources.view.vhosts.values() for exchange in vhost.exchanges.values()
+        exchange for vhost in view.vhosts.values() for exchange in vhost.exchanges.values()
     ]
-    return await _table(_EXCHANGES, exchanges, named)
+    parts: list[bytes] = []
+    if "exchange_bindings" in wanted.families:
+        parts += await _table(wanted, _BINDINGS, exchanges, bound)
+    if "exchange_names" in wanted.families:
+        parts += await _table(wanted, _EXCHANGES, exchanges, named)
+    return parts
 
 
 def _columns(families: Mapping[str, tuple[C, ...]], wanted: Asked) -> list[C]:
@@ -262,6 +325,7 @@ def _columns(families: Mapping[str, tuple[C, ...]], wanted: Asked) -> list[C]:
 
 
 async def _table(
+    wanted: Asked,
     columns: Sequence[Column[R]],
     items: Sequence[T],
     describe: Callable[[Sequence[T]], Iterable[tuple[str, R]]],
@@ -269,7 +333,7 @@ async def _table(
     """Return the text of these metrics, metric by metric; describe: labels and row of some items,
     fewer than there are if some are gone meanwhile.
     """
-    names = [name if name.startswith("rabbitmq_") else PREFIX + name for name, *_ in columns]
+    names = [name if name.startswith("rabbitmq_") else wanted.prefix + name for name, *_ in columns]
     blocks = [
         [f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()]
         for name, (_, kind, text, _) in zip(names, columns, strict=True)

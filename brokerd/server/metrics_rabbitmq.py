@@ -98,7 +98,7 @@ def counter(name: str, text: str, value: float) -> CounterMetricFamily:
 
 
 def identity(sources: Sources, endpoint: str) -> Iterator[Metric]:
-    """Return what stock dashboards join on; endpoint: "aggregated" or "detailed"."""
+    """Return what stock dashboards join on; endpoint: "aggregated", "detailed" or "per-object"."""
     labels = {
         "rabbitmq_version": compatibility.compatible_version(sources.profile),
         "prometheus_plugin_version": __version__,
@@ -141,9 +141,10 @@ class Families(Collector):
         yield from self.logins()
         yield from self.node()
         yield from self.limits()
-        yield from self._alarms()
+        yield from self.peers()
+        yield from self.alarms()
         yield from self._queues()
-        yield from self._messages()
+        yield from self.messages()
         yield from self._channels()
         yield from self._raft()
 
@@ -264,7 +265,15 @@ class Families(Collector):
                 monitor.disk_limit,
             )
 
-    def _alarms(self) -> Iterator[Metric]:
+    def peers(self) -> Iterator[Metric]:
+        """Return how many of the other members are silent."""
+        sources = self._sources
+        silent = set(sources.view.members()) - set(map(str, sources.host.alive())) - {sources.node}
+        text = "Members of the cluster that this one does not hear."
+        yield self._gauge("unreachable_cluster_peers_count", text, len(silent))
+
+    def alarms(self) -> Iterator[Metric]:
+        """Return this member's alarms."""
         on = self._sources.runtime.alarms.on(self._sources.node)
         for name, is_on in (
             ("alarms_memory_used_watermark", "memory" in on),
@@ -290,11 +299,10 @@ class Families(Collector):
             ("_unacked_bytes", "Bytes of unsettled messages", gauges["unacked_bytes"]),
         ):
             yield self._gauge(f"queue_messages{name}", f"{text}, of queues led here.", value)
-        yield self._counter(
-            "queue_messages_published", "Messages sent to queues, once for each queue.", routed
-        )
+        for name in ("queue_messages_published", "queue_exchange_messages_published"):
+            yield self._counter(name, "Messages sent to queues, once for each queue.", routed)
 
-    def _messages(self) -> Iterator[Metric]:
+    def messages(self) -> Iterator[Metric]:
         for attribute, name, text in _BY_PROTOCOL:
             family = CounterMetricFamily(
                 f"{self._prefix}global_messages_{name}", text, labels=["protocol"]
@@ -327,14 +335,17 @@ class Families(Collector):
         return family
 
     def _channels(self) -> Iterator[Metric]:
+        """Return what channels did, which 4.x shows once more as of exchanges and queues."""
         every = list(self._totals.values())
         for attribute, name, text in _OF_CHANNELS:
             value = sum(getattr(totals, attribute) for totals in every)
-            yield self._counter(f"channel_{name}", text, value)
+            for of in ("channel", "exchange"):
+                yield self._counter(f"{of}_{name}", text, value)
         of_types = [of_type for totals in every for _, of_type in _by_type(totals)]
         for attribute, name, text in _OF_CHANNELS_BY_QUEUE_TYPE:
             value = sum(getattr(of_type, attribute) for of_type in of_types)
-            yield self._counter(f"channel_{name}", text, value)
+            for of in ("channel", "queue"):
+                yield self._counter(f"{of}_{name}", text, value)
 
     # ---- consensus ------------------------------------------------------------------------------
 

@@ -11,9 +11,11 @@ from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pika
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
@@ -369,6 +371,114 @@ def test_endpoints_of_4_3(member: Member, channel: Any) -> None:
     rows = {row["name"]: row for row in asked(member, "GET", "deprecated-features")[1]}
     provider = rows["management_metrics_collection"]["provided_by"]
     assert provider == "rabbitmq_management_agent"
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+
+def samples(member: Member, path: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return what a page says, by name and labels."""
+    with urlopen(f"http://127.0.0.1:{member.http_port}{path}", timeout=60) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def of(**labels: str) -> frozenset[tuple[str, str]]:
+    return frozenset(labels.items())
+
+
+#: Names of 4.3 after `rabbitmq_`, and what `work` makes of them.
+WORK = {
+    "exchange_messages_published_total": 5,
+    "exchange_messages_confirmed_total": 5,
+    "exchange_messages_unroutable_dropped_total": 1,
+    "exchange_messages_unroutable_returned_total": 1,
+    "queue_exchange_messages_published_total": 3,
+    "queue_get_ack_total": 1,
+    "queue_get_total": 1,
+    "queue_get_empty_total": 1,
+    "queue_messages_acked_total": 2,
+    "queue_messages_delivered_ack_total": 1,
+    "queue_messages_delivered_total": 0,
+    "queue_messages_redelivered_total": 0,
+}
+
+
+def work(channel: Any, name: str) -> None:
+    """Do what counters count."""
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", name, b"")
+    channel.basic_publish("", "nowhere", b"")
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish("", "nowhere", b"", mandatory=True)
+    channel.basic_ack(channel.basic_get(name)[0].delivery_tag)
+    channel.basic_get(name, auto_ack=True)
+    for method, *_ in channel.consume(name):
+        channel.basic_ack(method.delivery_tag)
+        break
+    channel.cancel()
+    assert channel.basic_get(name)[0] is None
+
+
+def test_counters_have_the_names_of_4_3(member: Member, channel: Any) -> None:
+    name = declared(channel, "counted")
+    before = samples(member, "/metrics")
+    work(channel, name)
+
+    def counted() -> dict[str, float]:
+        now = samples(member, "/metrics")
+        names = {key: (f"rabbitmq_{key}", of()) for key in WORK}
+        return {key: now[name] - before[name] for key, name in names.items()}
+
+    eventually(lambda: counted() == WORK, "all is counted")
+    assert before["rabbitmq_unreachable_cluster_peers_count", of()] == 0
+
+
+def test_queues_and_exchanges_are_told_one_by_one(member: Member, channel: Any) -> None:
+    name = declared(channel, "told", x_queue_type="quorum")
+    channel.exchange_declare(name, "topic", durable=True)
+    for key in ("a", "b"):
+        channel.queue_bind(name, name, key)
+    channel.basic_publish(name, "a", b"")
+    queue = {"vhost": "/", "queue": name}
+    info = of(**queue, queue_type="rabbit_quorum_queue", membership="leader")
+    for family in ("queue_metrics", "queue_coarse_metrics"):
+        found = samples(member, f"/metrics/detailed?family={family}")
+        assert found["rabbitmq_detailed_queue_info", info] == 1
+    found = samples(member, "/metrics/detailed?family=exchange_bindings")
+    exchange = of(vhost="/", exchange=name, type="topic")
+    assert found["rabbitmq_cluster_exchange_bindings", exchange] == 2
+    assert found["rabbitmq_cluster_exchange_bindings", of(
+        vhost="/", exchange="amq.topic", type="topic"
+    )] == 0  # fmt: skip
+
+    def ready() -> bool:
+        page = samples(member, "/metrics/per-object")
+        return page["rabbitmq_queue_messages_ready", of(**queue)] == 1
+
+    eventually(ready, "the message is told")
+    page = samples(member, "/metrics/per-object")
+    assert page["rabbitmq_queue_info", info] == 1
+    assert ("rabbitmq_alarms_memory_used_watermark", of()) in page
+    assert "rabbitmq_cluster_exchange_bindings" not in {key for key, _ in page}
+    [who] = [dict(labels) for key, labels in page if key == "rabbitmq_identity_info"]
+    assert who["rabbitmq_endpoint"] == "per-object"
+
+
+def test_a_member_that_is_not_heard_is_counted(tmp_path: Path) -> None:
+    with cluster(tmp_path, 3) as members:
+        members[2].kill()
+
+        def silent() -> bool:
+            page = samples(members[0], "/metrics")
+            return page["rabbitmq_unreachable_cluster_peers_count", of()] == 1
+
+        eventually(silent, "one is not heard")
 
 
 def test_a_mandatory_reply_to_who_has_gone(member: Member, channel: Any, profile: str) -> None:

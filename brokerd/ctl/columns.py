@@ -64,6 +64,7 @@ QUEUES = Listing(
         "messages_persistent",
         "messages_dlx",
         "messages_dlx_old_terms",
+        "messages_delayed",
         "message_bytes",
         "message_bytes_ready",
         "message_bytes_unacknowledged",

@@ -352,6 +352,8 @@ def test_exported_queues_have_their_type_among_their_arguments(ctl: Ctl) -> None
     exported = ctl("export_definitions", "-")
     [row] = [each for each in json.loads(exported)["queues"] if each["name"] == "typed"]
     assert row["arguments"] == {"x-queue-type": "classic"}
+    rows = ctl("-s", "list_queues", "name", "arguments", "messages_delayed").splitlines()
+    assert 'typed\t[{"x-queue-type","classic"}]\t0' in rows
     for text in (exported, json.dumps({"queues": [queue]})):
         ctl("-q", "import_definitions", stdin=text)
     ctl("delete_queue", "typed")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd import __version__
 from brokerd.cluster.groups.placement import GroupHealth
 from brokerd.core import profiles
-from brokerd.core.catalog import policy
+from brokerd.core.catalog import arguments, policy
 from brokerd.core.catalog.catalog_objects import Binding, Exchange, Queue
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
@@ -53,7 +53,9 @@ def queues(services: Sources, vhost: str) -> list[Row]:
             "durable": record.durable,
             "auto_delete": record.auto_delete,
             "exclusive": record.exclusive_owner is not None,
-            "arguments": record.arguments,
+            "arguments": arguments.with_type(record.arguments, record.type)
+            if services.profile.management_as_4_3
+            else record.arguments,
             "policy": settings.policy,
             "operator_policy": settings.operator_policy,
             "effective_policy_definition": settings.values,
@@ -89,6 +91,7 @@ def _queue_figures(services: Sources, queue: Queue) -> Row:
         "messages": messages,
         "messages_dlx": overview["dl_pending"],
         "messages_dlx_old_terms": overview["dl_old_terms"],
+        "messages_delayed": overview["delayed"],
         # A durable queue's messages are all on disk, a transient one's all in memory.
         "messages_persistent": messages if queue.durable else 0,
         "message_bytes": size,

@@ -116,3 +116,10 @@ def test_arguments_of_older_versions(argument: str, value: Any, text: str | None
     """R-Q-5, R-Q-6"""
     refused = arguments.check_queue_arguments("classic", {argument: value}, VHOST, "q")
     assert (None if refused is None else refused.text.partition(": ")[2]) == text
+
+
+def test_the_type_is_among_the_arguments_once() -> None:
+    """As RabbitMQ 4.3 has them."""
+    for table in ({"x-max-length": 5}, {"x-max-length": 5, "x-queue-type": "quorum"}):
+        shown = arguments.with_type(table, "quorum")
+        assert shown == {"x-max-length": 5, "x-queue-type": "quorum"}

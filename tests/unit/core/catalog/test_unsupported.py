@@ -48,6 +48,7 @@ DEFINITIONS = {
         policy("age", {"max-age": "1D"}),
         policy("both", {"max-age": "1D", "max-length": 9}),
         policy("mirrored", {"ha-mode": "all", "max-length": 9}),
+        policy("mirrors", {"ha-mode": "all"}),
     ],
     "parameters": [
         {"component": "shovel", "name": "old", "vhost": "/", "value": {"src-protocol": "amqp10"}},
@@ -79,7 +80,7 @@ def test_all_that_is_here_is_taken_and_the_rest_is_listed() -> None:
     ]
     assert "queue 's' in vhost '/': queue type stream is not here" in left
     assert "policy 'mirrored' in vhost '/': not here: ha-mode" in left
-    assert len(left) == 3 + 3 + 1
+    assert len(left) == 3 + 3 + 2
 
 
 def test_without_skipping_nothing_is_left() -> None:

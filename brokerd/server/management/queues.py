@@ -170,6 +170,7 @@ def _figures(queue: Queue, found: Figures) -> Json:
         "consumer_utilisation": capacity,
         # Of plug-ins that keep a queue of their own.
         "internal": False,
+        "internal_owner": False,
         "memory": found["memory"],
         "head_message_timestamp": None if head_ms is None else head_ms // 1000,
     }

@@ -109,10 +109,10 @@ class RuntimeAdmin:
         """Close one AMQP connection of any member, named as listings name it, or end a call."""
         await self._administrator(context)
         services = self._services
-        closed, silent = await client_calls.close(
-            *(services.members.calls, services.groups.alive()),
-            *([request.id], request.reason or DEFAULT_REASON),
-        )
+        asked = services.members.calls, [request.id], request.reason or DEFAULT_REASON
+        closed, silent = await client_calls.close({services.node}, *asked)
+        if not closed:
+            closed, silent = await client_calls.close(services.groups.alive(), *asked)
         for client in closed:
             self._note(context, audit.closing(client, 1))
         if silent and not closed:
@@ -142,7 +142,7 @@ class RuntimeAdmin:
         for number, part in enumerate(parts):
             if number:
                 await asyncio.sleep(min(request.delay_ms, DELAY_MS_MAX) / 1000)
-            found, unanswered = await client_calls.close(calls, members - silent, part, reason)
+            found, unanswered = await client_calls.close(members - silent, calls, part, reason)
             closed += len(found)
             silent.update(unanswered)
         if closed:

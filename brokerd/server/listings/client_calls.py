@@ -65,7 +65,7 @@ def _close_here(services: Sources, ids: Collection[str], reason: str) -> list[Js
 
 
 async def close(
-    calls: Calls, members: Collection[str], ids: Sequence[str], reason: str
+    members: Collection[str], calls: Calls, ids: Sequence[str], reason: str
 ) -> tuple[list[Json], list[str]]:
     """Close clients of these members, by pid or name as listings have them.
 

@@ -48,7 +48,7 @@ SLICE = 50
 #: Of a queue's overview, as far as they are added up.
 QUEUE_GAUGES = (
     *("ready", "unacked", "ready_bytes", "unacked_bytes", "dl_pending", "dl_old_terms"),
-    "consumers",
+    *("delayed", "consumers"),
 )
 
 

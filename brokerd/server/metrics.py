@@ -50,6 +50,7 @@ _QUEUE_GAUGES = (
         *("dl_old_terms", "brokerd_queue_dead_letters_old_terms"),
         "Of these, dead letters that wait at least once, which the settings no longer say.",
     ),
+    ("delayed", "brokerd_queue_messages_delayed", "Returned messages that wait to be ready again."),
     ("consumers", "brokerd_queue_consumers", "Consumers, wherever their channels are."),
 )
 #: Counters that live in the queues (replicated, so they survive restarts and leader changes).

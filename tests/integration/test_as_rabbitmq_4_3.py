@@ -180,6 +180,7 @@ def test_delayed_messages_are_seen(member: Member, channel: Any) -> None:
     eventually(delayed, "the message waits")
     row = asked(member, "GET", f"queues/%2F/{name}")[1]
     assert row["delayed_retry"] == "all (min: 60000ms, max: 60000ms)"
+    assert samples(member, "/metrics")["brokerd_queue_messages_delayed", of()] >= 1
 
 
 def test_priorities_and_returned_messages_are_seen(member: Member, channel: Any) -> None:

@@ -57,6 +57,7 @@ async def test_queues_led_here_are_added_up(member: MovingQueues) -> None:
         "unacked_bytes": 55,
         "dl_pending": 0,
         "dl_old_terms": 0,
+        "delayed": 0,
         "consumers": 2,
     }
     counted = {name: value for name, value in figures.counters.items() if value}

@@ -7,6 +7,7 @@ suites of established clients (`suites.py`) and nothing else.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -18,11 +19,17 @@ from tests.integration.clients.certificates import Certificates
 from tests.integration.clients.namespace import Namespace
 from tests.integration.members import REPOSITORY, eventually
 
+#: Programs of Debian's RabbitMQ, and of a second one where this names their folder.
 RABBITMQ = Path("/usr/lib/rabbitmq/bin")
+SECOND_RABBITMQ = os.environ.get("RABBITMQ_BIN")
 START_SECONDS = 180.0
-PROFILE = "rabbitmq-3.10"
 #: The management API: amqp091-go cuts connections through it, others have tests of their own.
-PLUGINS = ("rabbitmq_management", "rabbitmq_shovel_management", "rabbitmq_federation_management")
+PLUGINS = (
+    "rabbitmq_management",
+    "rabbitmq_shovel_management",
+    "rabbitmq_federation_management",
+    "rabbitmq_stream_management",
+)
 #: What a suite may ask the server's command line for, per broker.
 RABBIT_NODE = "rabbit@localhost"
 
@@ -65,13 +72,12 @@ def _script(path: Path, command: str) -> Path:
 
 @contextlib.contextmanager
 def brokerd(inside: Namespace, folder: Path, certificates: Certificates) -> Iterator[Broker]:
-    """Run one member with the profile that equals RabbitMQ 3.10."""
+    """Run one member with default settings."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("BROKERD_")}
     env |= {
         "PYTHONPATH": str(REPOSITORY),
         "HOME": str(folder),
         "XDG_STATE_HOME": "",
-        "BROKERD_COMPAT_PROFILE": PROFILE,
         "BROKERD_TLS_CERT_FILE": str(certificates.server),
         "BROKERD_TLS_KEY_FILE": str(certificates.server_key),
         "BROKERD_TLS_CA_FILE": str(certificates.authority),
@@ -92,15 +98,17 @@ def brokerd(inside: Namespace, folder: Path, certificates: Certificates) -> Iter
 
 
 @contextlib.contextmanager
-def rabbitmq(inside: Namespace, folder: Path, certificates: Certificates) -> Iterator[Broker]:
-    """Run Debian's rabbitmq-server with its own data, log, cookie and port mapper."""
+def rabbitmq(
+    inside: Namespace, folder: Path, certificates: Certificates, programs: Path
+) -> Iterator[Broker]:
+    """Run a rabbitmq-server with its own data, log, cookie and port mapper."""
     (folder / "rabbitmq.conf").write_text(
         "listeners.tcp.default = 5672\nlisteners.ssl.default = 5671\n"
         f"ssl_options.cacertfile = {certificates.authority}\n"
         f"ssl_options.certfile = {certificates.server}\n"
         f"ssl_options.keyfile = {certificates.server_key}\n"
         "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
-        "log.console = false\n"
+        "log.console = false\ncollect_statistics_interval = 500\n"
     )
     (folder / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
     (folder / "rabbitmq-env.conf").write_text("")
@@ -119,16 +127,21 @@ def rabbitmq(inside: Namespace, folder: Path, certificates: Certificates) -> Ite
     }
     log = folder / "out"
     epmd = inside.start("epmd", log=log, env=env)
-    process = inside.start(str(RABBITMQ / "rabbitmq-server"), log=log, env=env, cwd=folder)
+    process = inside.start(str(programs / "rabbitmq-server"), log=log, env=env, cwd=folder)
     try:
         _wait(inside, 5672, process, log)
-        inside.run(str(RABBITMQ / "rabbitmqctl"), "await_startup", timeout=START_SECONDS, env=env)
+        inside.run(str(programs / "rabbitmqctl"), "await_startup", timeout=START_SECONDS, env=env)
         settings = " ".join(f"{key}={value}" for key, value in env.items())
-        command = f'env {settings} {RABBITMQ / "rabbitmqctl"} "$@"'
+        command = f'env {settings} {programs / "rabbitmqctl"} "$@"'
         yield Broker("RabbitMQ", _script(folder / "ctl", command))
     finally:
         inside.end(process)
         inside.end(epmd)
 
 
-BROKERS: dict[str, Start] = {"brokerd": brokerd, "rabbitmq": rabbitmq}
+BROKERS: dict[str, Start] = {
+    "brokerd": brokerd,
+    "rabbitmq": functools.partial(rabbitmq, programs=RABBITMQ),
+}
+if SECOND_RABBITMQ:
+    BROKERS["second"] = functools.partial(rabbitmq, programs=Path(SECOND_RABBITMQ))

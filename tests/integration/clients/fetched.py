@@ -174,8 +174,8 @@ def manager_client() -> list[str]:
     return ["node", str(made("manager", files, install) / "main.js")]
 
 
-def spring_client() -> list[str]:
-    """Return the command of the Spring AMQP program; checksums are compared."""
+def spring_client(program: str = "Calls") -> list[str]:
+    """Return the command of a Spring AMQP program; checksums are compared."""
     need("mvn", "maven")
     need("javac", "openjdk-17-jdk-headless")
     source = PROGRAMS / "spring"
@@ -185,8 +185,8 @@ def spring_client() -> list[str]:
         goal = ("dependency:copy-dependencies", "-DoutputDirectory=lib", "-DincludeScope=runtime")
         run("mvn", "--batch-mode", "--quiet", "--strict-checksums", *goal, cwd=folder)
         run("sha256sum", "--check", "--quiet", str(source / "jars.sha256"), cwd=folder / "lib")
-        classes = ("-d", str(folder / "classes"), str(source / "Calls.java"))
-        run("javac", "-cp", f"{folder / 'lib'}/*", *classes, cwd=folder)
+        programs = map(str, source.glob("*.java"))
+        run("javac", "-cp", f"{folder / 'lib'}/*", "-d", "classes", *programs, cwd=folder)
 
     folder = made("spring", list(source.iterdir()), compile_)
-    return ["java", "-cp", f"{folder / 'classes'}:{folder / 'lib'}/*", "Calls"]
+    return ["java", "-cp", f"{folder / 'classes'}:{folder / 'lib'}/*", program]

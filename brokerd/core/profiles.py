@@ -32,6 +32,8 @@ class Profile:
     immediate_emulate: bool = False
     #: R-DRT-3: a mandatory reply to who no longer waits for it comes back
     replies_return_undelivered: bool = True
+    #: R-TTL-9: a message's expiration is delivered as the number that it is, `060000` as `60000`
+    expiration_normalise: bool = True
     #: R-DLX-12
     dlx_strip_cc_on_rk: bool = False
     #: R-DLX-24
@@ -118,6 +120,7 @@ _RABBITMQ_4_3 = {
 
 _RABBITMQ_3_10: dict[str, Any] = {
     "ae_warn_missing": False,
+    "expiration_normalise": False,
     "dlx_strip_cc_on_rk": True,
     "dlx_trust_client_x_death": True,
     "dlx_emit_last_death": False,

@@ -512,3 +512,16 @@ def test_hashes_that_rabbitmq_takes_are_made_where_they_are_wanted(tmp_path: Pat
         assert asked(member, "GET", "whoami", user="mover:secret")[0] == 200
         assert asked(member, "GET", "whoami", user="mover:other")[0] == 401
         assert asked(member, "GET", "definitions")[1]["users"] == before
+
+
+@pytest.mark.parametrize("sent", ["060000", "+60000", "60000"])
+def test_an_expiration_is_delivered_as_the_number_that_it_is(channel: Any, sent: str) -> None:
+    """R-TTL-9: nothing else of the message changes."""
+    name = declared(channel, "q")
+    properties = pika.BasicProperties(
+        headers={"a": 1}, expiration=sent, message_id="m", content_type="text/plain"
+    )
+    channel.basic_publish("", name, b"body", properties)
+    _, got, body = taken(channel, name)
+    assert (got.expiration, got.message_id, got.content_type) == ("60000", "m", "text/plain")
+    assert (got.headers, body) == ({"a": 1}, b"body")

@@ -107,7 +107,11 @@ def check(
             raise errors.PreconditionFailed("fast reply consumer does not exist")
         header = properties.with_reply_to(header, reply_name)
     if properties.has_expiration(header):
-        kept.ttl_ms = _expiration_ms(properties.expiration(header) or "")
+        text = properties.expiration(header) or ""
+        kept.ttl_ms = _expiration_ms(text)
+        if routing.profile.expiration_normalise and text != str(kept.ttl_ms):
+            # R-TTL-9
+            header = properties.with_fields(header, {"expiration": str(kept.ttl_ms)})
     extra: list[str] = []
     if properties.has_headers(header):
         table = properties.headers(header)

@@ -294,6 +294,15 @@ def find(body: Mapping[str, Any], type_: str) -> Condition | None:
     return None
 
 
+def is_expired(body: Mapping[str, Any]) -> bool:
+    """Whether the status says that the broker removed the object of this very spec by its terms."""
+    ready = find(body, READY)
+    generation = (body.get("metadata") or {}).get("generation")
+    if ready is None or ready.reason != "Expired":
+        return False
+    return bool(ready.observed_generation == generation)
+
+
 def carried(body: Mapping[str, Any], types: Iterable[str]) -> tuple[Condition, ...]:
     """Conditions as they are, for as long as nobody knows better: after a restart, for example."""
     found = (find(body, type_) for type_ in types)

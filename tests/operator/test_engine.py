@@ -205,6 +205,29 @@ async def test_queue_that_expired_stays_away_until_its_spec_changes(bench: Bench
     await bench.until_reason("Queue", "q", "Applied")
 
 
+async def test_what_expired_stays_away_when_the_operator_starts_again(bench: Bench) -> None:
+    """The status remembers it: a new operator makes it no more than the one before."""
+    bench.add("Queue", "q", expires="1m")
+    await bench.until_reason("Queue", "q", "Applied")
+    bench.broker.remove(Q, cause="expired")
+    await bench.until_reason("Queue", "q", "Expired")
+    key = Key("Queue", "default", "q")
+    body = bench.store.get(key)
+    assert body is not None
+    bench.engine.remove(key)
+    assert key not in bench.engine.expired
+    bench.engine.put(body)
+    bench.add("Queue", "other")
+    await bench.until_reason("Queue", "other", "Applied")
+    # Asked once more: the first look after a start is not the only one.
+    bench.engine.wake_broker(Reference("BrokerConnection", "default", "prod"))
+    bench.add("Queue", "third")
+    await bench.until_reason("Queue", "third", "Applied")
+    assert bench.broker.named("queue") == ["other", "third"]
+    bench.add("Queue", "q", expires="2m")
+    await bench.until_reason("Queue", "q", "Applied")
+
+
 async def test_a_shovel_that_has_done_its_work_is_not_made_again(bench: Bench) -> None:
     """design/operator.md §8: a member deletes the definition with the cause auto-delete."""
     done = Identity("parameter", "/", "shovel/mover")

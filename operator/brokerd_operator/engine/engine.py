@@ -111,12 +111,17 @@ class Engine:
     def put(self, body: Body) -> None:
         """A resource is there or has changed."""
         key = keys.key_of(body)
+        is_new = self.cache.get(key) is None
         needs_pass, woken = self.cache.put(body)
         if not needs_pass:
             return
         entry = self.cache.get(key)
-        if entry is not None and self.expired.get(key) not in (None, entry.meta.generation):
-            del self.expired[key]
+        if entry is not None:
+            if is_new and conditions.is_expired(body):
+                # It was so before this process began.
+                self.expired[key] = entry.meta.generation
+            if self.expired.get(key) not in (None, entry.meta.generation):
+                del self.expired[key]
         self.queue.succeed(key)
         self.queue.add(key)
         self.wake(woken)

@@ -52,6 +52,8 @@ class Profile:
     quorum_count_headers: str = "4.x"
     #: R-PRI-2: levels; 0: none
     quorum_priorities: int = 32
+    #: R-PRI-1: levels of a classic queue with an x-max-priority of 0
+    classic_zero_priority_levels: int = 2
     #: R-QQ-22: queue or channel
     consumer_timeout_scope: str = "queue"
     #: R-QOS-3: deny or allow
@@ -129,6 +131,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_default_delivery_limit": None,
     "quorum_count_headers": "3.10",
     "quorum_priorities": 0,
+    "classic_zero_priority_levels": 1,
     "consumer_timeout_scope": "channel",
     "qos_global": "allow",
     "queues_transient_nonexclusive": "allow",
@@ -187,6 +190,7 @@ _CHOICES = {
     "quorum_delivery_count_mode": ("3.x", "4.0", "4.3"),
     "quorum_count_headers": ("4.x", "3.13", "3.10"),
     "quorum_priorities": (0, 32),
+    "classic_zero_priority_levels": (1, 2),
     "consumer_timeout_scope": ("queue", "channel"),
     "qos_global": ("deny", "allow"),
     "queues_transient_nonexclusive": ("allow", "warn", "deny"),

@@ -525,3 +525,11 @@ def test_an_expiration_is_delivered_as_the_number_that_it_is(channel: Any, sent:
     _, got, body = taken(channel, name)
     assert (got.expiration, got.message_id, got.content_type) == ("60000", "m", "text/plain")
     assert (got.headers, body) == ({"a": 1}, b"body")
+
+
+def test_a_maximum_priority_of_0_has_two_levels(channel: Any) -> None:
+    """R-PRI-1."""
+    name = declared(channel, "q", x_max_priority=0)
+    for body, priority in ((b"a", None), (b"b", 1), (b"c", 0), (b"d", 7)):
+        channel.basic_publish("", name, body, pika.BasicProperties(priority=priority))
+    assert [taken(channel, name)[2] for _ in range(4)] == [b"b", b"d", b"a", b"c"]

@@ -303,8 +303,10 @@ def _max_priority(queue: Queue, profile: Profile) -> int:
     if queue.type == "quorum":
         return max(0, profile.quorum_priorities - 1)
     declared_max = queue.arguments.get("x-max-priority")
-    # 0 is one level, so none is told apart (3.10.8, tried; R-PRI-1 says that it acts as 1).
-    return declared_max if type(declared_max) is int else 0
+    if type(declared_max) is not int:
+        return 0
+    # 0 is one level to 3.10.8 and two to 4.3.6 (both tried).
+    return declared_max or profile.classic_zero_priority_levels - 1
 
 
 def delayed_retry(values: Json) -> tuple[str, int, int]:

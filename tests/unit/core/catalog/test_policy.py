@@ -310,8 +310,9 @@ def test_priorities_single_active_consumer_and_auto_delete(catalog: CatalogDrive
         catalog.queue(name, arguments=arguments)
     catalog.queue("c", auto_delete=True, arguments={"x-single-active-consumer": True})
     catalog.queue("q", arguments=QUORUM)
-    assert [options(catalog, name).max_priority for name in ("p0", "p9", "c", "q")] == [0, 9, 0, 31]
+    assert [options(catalog, name).max_priority for name in ("p0", "p9", "c", "q")] == [1, 9, 0, 31]
     assert options(catalog, "q", "rabbitmq-3.10").max_priority == 0
+    assert options(catalog, "p0", "rabbitmq-3.10").max_priority == 0
     found = options(catalog, "c")
     assert (found.single_active_consumer, found.auto_delete) == (True, True)
 

@@ -561,6 +561,51 @@ async def test_a_member_is_restarted_once_its_new_template_is_there_and_not_befo
     assert await restarted(drifted, after) == []
 
 
+# ---- certificates while members change them -----------------------------------------------------
+
+
+class Mounting:
+    """An API server with two members' pods, and Secrets with one authority each."""
+
+    def __init__(self, *secrets: str) -> None:
+        self.mounted = secrets
+
+    async def get(self, path: str) -> Any:
+        name = path.rpartition("/")[2]
+        data = naming.encoded({"ca.crt": f"who signed {name}"})
+        return {"metadata": {"name": name}, "data": data}
+
+    async def list(self, path: str, selector: str = "") -> Any:
+        def pod(ordinal: int, secret: str) -> dict[str, Any]:
+            others = [{"name": "tmp", "emptyDir": {}}, naming.secret_volume("keys", "orders-keys")]
+            volumes = [*others, naming.secret_volume("tls", secret)]
+            return {"metadata": {"name": f"orders-{ordinal}"}, "spec": {"volumes": volumes}}
+
+        return [pod(ordinal, secret) for ordinal, secret in enumerate(self.mounted)], ""
+
+
+@pytest.mark.parametrize(
+    ("mounted", "trusted"),
+    [
+        (("orders-tls", "orders-tls"), {"company-ca", "orders-tls"}),
+        (("company", "orders-tls"), {"company-ca", "company", "orders-tls"}),
+        (("company", "company"), {"company-ca", "company"}),
+    ],
+)
+async def test_old_and_new_authorities_are_trusted_while_members_change_certificates(
+    mounted: tuple[str, ...], trusted: set[str]
+) -> None:
+    """A member that still shows the old certificate could not be asked, nor restarted."""
+    made = context(replicas=2, tls={"secretName": "company", "caSecretName": "company-ca"})
+    api: Any = Mounting(*mounted)
+    nothing: Any = None
+    driver = KubernetesClusters(api, Settings(), nothing, SecretReads(api))
+    await driver._next_step({}, made, applied(made))
+    found = (await driver._authorities(made)).decode()
+    assert set(found.split("\n")) == {f"who signed {name}" for name in trusted}
+    assert found.startswith("who signed company-ca")
+
+
 # ---- members that were started again ------------------------------------------------------------
 
 

@@ -45,6 +45,9 @@ MEMBERS = "brokerd.io/members"
 #: On the pods: the annotation of the BrokerCluster (engine/keys.py) that they were made for.
 RESTART_AT = "brokerd.io/restart-at"
 
+#: Of a member's pod: the certificate for clients, and who has signed it.
+CERTIFICATE_VOLUMES = ("tls", "tls-ca")
+
 #: On an object that somebody else made: the BrokerCluster that may take it over.
 ADOPT = "brokerd.io/adopt"
 

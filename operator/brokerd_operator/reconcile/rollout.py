@@ -8,10 +8,11 @@ driver, which brings pods as the API server has them, and the time.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brokerd_operator.manifests import naming
 from brokerd_operator.reconcile import windows
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 
@@ -79,6 +80,16 @@ def is_pod_ready(pod: Json) -> bool:
 def is_pod_serving(pod: Json) -> bool:
     """Ready, and not on its way out (CO#1993)."""
     return is_pod_ready(pod) and not pod["metadata"].get("deletionTimestamp")
+
+
+def certificate_secrets(pods: Iterable[Json]) -> tuple[str, ...]:
+    """Names of the Secrets whose certificates and authorities members show their clients."""
+    found: set[str] = set()
+    for pod in pods:
+        for volume in (pod.get("spec") or {}).get("volumes") or ():
+            if volume.get("name") in naming.CERTIFICATE_VOLUMES and volume.get("secret"):
+                found.add(str(volume["secret"].get("secretName")))
+    return tuple(sorted(found))
 
 
 def is_behind(stateful_set: Json) -> bool:

@@ -87,6 +87,8 @@ class KubernetesClusters:
         self._ready: dict[str, int] = {}
         #: Members without a pod, by cluster: since when that is so.
         self._missing: dict[str, dict[str, datetime.datetime]] = {}
+        #: Secrets with certificates and authorities that running members have, by cluster.
+        self._mounted: dict[str, tuple[str, ...]] = {}
         #: Whom the admin Secret named last: it may be gone, the account is not.
         self._users: dict[str, str] = {}
 
@@ -257,6 +259,7 @@ class KubernetesClusters:
     async def _next_step(self, body: Body, context: Context, stateful_set: Json) -> Taken:
         spec = context.spec
         pods = await self._pods.all(context) if stateful_set else []
+        self._mounted[f"{context.namespace}/{context.name}"] = rollout.certificate_secrets(pods)
         current = _replicas(stateful_set)
         ready = frozenset(pod_name(pod) for pod in pods if is_pod_serving(pod))
         fenced, complaint = await self._fence(body, context, pods)
@@ -349,6 +352,7 @@ class KubernetesClusters:
         self._ready.pop(f"{meta.namespace}/{meta.name}", None)
         self._missing.pop(f"{meta.namespace}/{meta.name}", None)
         self._users.pop(f"{meta.namespace}/{meta.name}", None)
+        self._mounted.pop(f"{meta.namespace}/{meta.name}", None)
         return True
 
     async def target(self, reference: Reference) -> Target | None:
@@ -375,9 +379,19 @@ class KubernetesClusters:
         )
 
     async def _authorities(self, context: Context) -> bytes:
-        """PEM of who may have signed the members' certificates; empty if nobody says."""
-        name = context.spec.tls.ca_secret_name or context.tls_secret
-        return (await self._secrets.read(context, name)).get("ca.crt", b"")
+        """PEM of who may have signed the members' certificates; empty if nobody says.
+
+        While members are restarted for other certificates some still show the old ones: what the
+        spec names and what running members have are both trusted.
+        """
+        wanted = context.spec.tls.ca_secret_name or context.tls_secret
+        mounted = self._mounted.get(f"{context.namespace}/{context.name}", ())
+        found = []
+        for name in dict.fromkeys((wanted, *mounted)):
+            authority = (await self._secrets.read(context, name)).get("ca.crt", b"")
+            if authority and authority not in found:
+                found.append(authority)
+        return b"\n".join(found)
 
     # ---- status -------------------------------------------------------------------------------
 

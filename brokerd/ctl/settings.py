@@ -24,6 +24,8 @@ _FOR_PROGRAMS = ("tsv", "json", "csv")
 TIMEOUT_S = 60.0
 #: A day; what "infinity" means.
 TIMEOUT_S_MAX = 86_400.0
+#: Of a file that holds a password: a device or a log is neither read on nor taken for one.
+PASSWORD_BYTES_MAX = 4096
 #: name@host=HOST:PORT of each member, comma-separated: for scripts that name Erlang nodes.
 NODES_VARIABLE = "BROKERD_NODES"
 SERVER_NAME_VARIABLE = "BROKERD_SERVER_NAME"
@@ -155,11 +157,19 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 def _store_password(context: click.Context, _: click.Parameter, value: Path | None) -> None:
     if value is None:
         return
+    context.ensure_object(Settings).password = password_in(value)
+
+
+def password_in(file: Path) -> str:
+    """Return the password that a file holds, of PASSWORD_BYTES_MAX at most; raises UsageError."""
     try:
-        text = value.read_text()
+        with file.open("rb") as source:
+            found = source.read(PASSWORD_BYTES_MAX + 1)
+        if len(found) > PASSWORD_BYTES_MAX:
+            raise OSError(f"it holds more than {PASSWORD_BYTES_MAX} bytes, so no password")
+        return found.decode().rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"cannot read the password file {value}: {error}") from error
-    context.ensure_object(Settings).password = text.rstrip("\n")
+        raise click.UsageError(f"cannot read the password file {file}: {error}") from error
 
 
 def _store_timeout(context: click.Context, option: click.Parameter, value: str | None) -> None:

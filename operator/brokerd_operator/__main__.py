@@ -43,7 +43,7 @@ def main(context: click.Context) -> None:
     except ModuleNotFoundError as error:
         print(
             f"brokerd-operator: needs the Python module {error.name}, which is not installed; "
-            "install it with: pip install 'brokerd[operator]'",
+            f"install it with: {sys.executable} -m pip install 'brokerd[operator]'",
             file=sys.stderr,
         )
         sys.exit(EXIT_CONFIG)

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from brokerd.ctl.settings import password_in
 from brokerd_telemetry import commit, delta, job, objects, session, sources
 from brokerd_telemetry import fleet as of_a_fleet
 from brokerd_telemetry.manifest import LedgerError
@@ -230,7 +231,7 @@ def _access(
     chosen = click.get_current_context().find_root().obj
     user = user or (chosen.user if chosen is not None else "guest")
     if password_file is not None:
-        password = _read_password(password_file)
+        password = password_in(password_file)
     elif chosen is not None:
         password = chosen.password
     else:
@@ -239,13 +240,6 @@ def _access(
         ca_file = Path(chosen.ca_file)
     hosts = tuple(part.strip() for part in addresses.split(",") if part.strip())
     return sources.Access(hosts, user, password, ca_file)
-
-
-def _read_password(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"--password-file {file} cannot be read: {error}") from error
 
 
 def _make(out_dir: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import calendar
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,8 @@ def check() -> None:
         import deltalake  # noqa: F401
     except ImportError as error:
         raise DeltaUnavailable(
-            "--delta needs the package deltalake; install it with: pip install 'brokerd[delta]'"
+            "--delta needs the package deltalake; install it with: "
+            f"{sys.executable} -m pip install 'brokerd[delta]'"
         ) from error
 
 

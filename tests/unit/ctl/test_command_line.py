@@ -140,6 +140,14 @@ def test_a_password_file_is_read_without_its_line_end(tmp_path: Any) -> None:
     assert context.ensure_object(Settings).password == "secret"
     with pytest.raises(click.UsageError, match="cannot read"):
         settings._store_password(context, click.Option(["--x"]), tmp_path / "none")
+    # What has no end.
+    with pytest.raises(click.UsageError, match="more than 4096 bytes"):
+        settings._store_password(context, click.Option(["--x"]), Path("/dev/zero"))
+    file.write_text("x" * 4096)
+    assert settings.password_in(file) == "x" * 4096
+    file.write_bytes(b"\xff")
+    with pytest.raises(click.UsageError, match="cannot read"):
+        settings.password_in(file)
 
 
 ROWS = [{"name": "a\tb\x1b[2J", "n": 1, "on": True, "list": ["x", "y"], "deep": {"k": [1]}}]

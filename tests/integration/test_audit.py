@@ -140,7 +140,7 @@ CALLS: tuple[tuple[str, str, Any, int, tuple[tuple[str, str, str], ...]], ...] =
     ),
     ("POST", "exchanges/%2F/amq.default/publish", PUBLICATION, 200, ()),
     ("POST", "queues/%2F/web/get", GET, 200, ()),
-    ("POST", "queues/%2F/web/actions", {"action": "sync"}, 204, ()),
+    ("POST", "queues/%2F/web/actions", {"action": "sync"}, 400, ()),
     ("DELETE", "queues/%2F/web/contents", None, 204, (("purge", "queue", "web"),)),
     (
         *("DELETE", "bindings/%2F/e/web/q/web/k", None, 204),

@@ -184,7 +184,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "moves",
         5,
     ),
-    "catalog-members-give-up": ([(CatalogMembers, "_changed", _never_again)], "comings", 250),
+    "catalog-members-give-up": ([(CatalogMembers, "_changed", _never_again)], "comings", 800),
     "leaver-goes-at-once": ([(CatalogMembers, "_may_go", _goes_at_once)], "fair", 40),
     "voters-without-bound": ([(catalog_members, "VOTERS_MAX", 1 << 20)], "many", 3),
     "lost-voter-not-replaced": ([(membership_steps, "_has_place", _one_place_fewer)], "many", 3),

@@ -231,7 +231,8 @@ def _access(
     chosen = click.get_current_context().find_root().obj
     user = user or (chosen.user if chosen is not None else "guest")
     if password_file is not None:
-        password = password_in(password_file)
+        # White space around it has never counted here.
+        password = password_in(password_file).strip()
     elif chosen is not None:
         password = chosen.password
     else:

@@ -143,23 +143,24 @@ def _out_of_order(history: History) -> list[Delivery]:
 
     Dead letters are published by the broker itself, in the order of their deaths.  What a consumer
     held and was never sent, since its member was cut off, comes to another one behind younger
-    messages and unflagged (ADR 69): of each channel of the queue that came before no more than its
-    prefetch, and nothing before the first fault.
+    messages and unflagged (ADR 69): of each other channel of the queue that has got its last
+    message no more than a prefetch, and nothing before the first fault.
     """
     found = []
     began_s = min((span.begin_s for span in history.faults), default=math.inf)
-    channels: dict[str, set[int]] = defaultdict(set)
+    ends_s: dict[str, dict[int, float]] = defaultdict(dict)
+    for delivery in history.deliveries:
+        ends_s[delivery.queue][delivery.channel] = delivery.at_s
     unsent: dict[str, int] = defaultdict(int)
     highest: dict[tuple[int, str, int, int], int] = {}
     for delivery in history.deliveries:
-        channels[delivery.queue].add(delivery.channel)
         if delivery.redelivered or delivery.queue == history.dead_queue:
             continue
         stream = (delivery.channel, delivery.queue, delivery.key.publisher, delivery.epoch)
         if delivery.key.number < highest.get(stream, -1):
             unsent[delivery.queue] += delivery.at_s >= began_s
-            others = len(channels[delivery.queue]) - 1
-            if delivery.at_s < began_s or unsent[delivery.queue] > PREFETCH * others:
+            ended = sum(end_s < delivery.at_s for end_s in ends_s[delivery.queue].values())
+            if delivery.at_s < began_s or unsent[delivery.queue] > PREFETCH * ended:
                 found.append(delivery)
         else:
             highest[stream] = delivery.key.number

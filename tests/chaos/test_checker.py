@@ -138,6 +138,10 @@ def test_what_a_consumer_was_not_sent_may_come_late_to_another_one() -> None:
     assert judge(history).out_of_order == []
     history.faults[:] = [FaultSpan("cut", 9.2, 9.3)]
     assert judge(history).out_of_order == late[:-1]
+    # The other one goes on: it holds what it was sent.
+    history.faults[:] = [FaultSpan("cut", 8.5, 8.9)]
+    history.deliveries.append(others._replace(at_s=9.5))
+    assert judge(history).out_of_order == late[:-1]
 
 
 @pytest.mark.parametrize("counts", [[0, 2], [None, 0]])

@@ -6,6 +6,7 @@ of that hour beside it.  When a finding is raised and cleared is `findings.py`'s
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,8 +105,9 @@ def _stuck_letters(row: Row, _: Facts) -> Iterable[Hit]:
             f"{row['dl_pending_last']:,} dead letters wait, the oldest since "
             f"{age_ms / 60_000:.0f} min"
             + (", under settings that the queue no longer has" if is_of_old else ""),
-            "look at the target queue, or give the letters up: brokerctl purge_queue "
-            f"{row['queue']} --dead-letters" if is_of_old else "",
+            "look at the target queue, or give the letters up: brokerctl "
+            f"-p {shlex.quote(row['vhost'])} purge_queue {shlex.quote(row['queue'])} --dead-letters"
+            if is_of_old else "",
         )  # fmt: skip
 
 

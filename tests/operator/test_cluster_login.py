@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
+from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests
 from brokerd_operator.reconcile.rotation import Lifetimes
 from brokerd_operator.sources import certificates
@@ -134,6 +135,23 @@ async def test_secrets_of_the_cluster_before_are_waited_for_and_kept_ones_taken_
     await rig.secrets.make(made)
     assert (await rig.secrets.read(made, "orders-admin"))["password"] == b"of the data"
     assert (await rig.secrets.read(made, "orders-cluster"))["secret"] != b"stale"
+
+
+async def test_a_secret_of_somebody_else_is_used_if_it_will_do_and_is_never_written(
+    rig: Rig,
+) -> None:
+    made = context()
+    theirs = {"metadata": {"name": "orders-admin"}, "data": naming.encoded({"token": "x"})}
+    rig.api.objects["orders-admin"] = theirs
+    assert "Secret orders-admin was not made by the operator" in await rig.secrets.conflict(made)
+    theirs["data"] = naming.encoded({"username": "a", "password": "b"})
+    assert await rig.secrets.conflict(made) == ""
+    await rig.secrets.make(made)
+    assert rig.api.patches == []
+    # One that the spec names is the user's, whatever is in it.
+    theirs["data"] = {}
+    named = context(admin={"secretRef": {"name": "orders-admin"}})
+    assert await rig.secrets.conflict(named) == ""
 
 
 def test_what_is_no_text_is_no_login() -> None:

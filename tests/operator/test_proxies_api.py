@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +87,16 @@ def test_inside_a_cluster_the_api_server_is_asked_past_every_proxy(
     found.close()
 
 
+class _Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
 def test_the_self_test_asks_the_operator_past_every_proxy(proxied: pytest.MonkeyPatch) -> None:
-    said = selftest._ask("http://127.0.0.1:1/readyz")
-    assert "refused" in said
-    assert ":9" not in said
+    with http.server.HTTPServer(("127.0.0.1", 0), _Ready) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert selftest._ask(f"http://127.0.0.1:{server.server_port}/readyz") == ""

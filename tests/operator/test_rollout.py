@@ -569,11 +569,15 @@ class Mounting:
 
     def __init__(self, *secrets: str) -> None:
         self.mounted = secrets
+        #: Of the BrokerCluster of this name that is gone.
+        self.stale = ""
 
     async def get(self, path: str) -> Any:
         name = path.rpartition("/")[2]
         data = naming.encoded({"ca.crt": f"who signed {name}"})
-        return {"metadata": {"name": name}, "data": data}
+        before = {"kind": "BrokerCluster", "name": "orders", "uid": "before"}
+        owners = [before] if name == self.stale else []
+        return {"metadata": {"name": name, "ownerReferences": owners}, "data": data}
 
     async def list(self, path: str, selector: str = "") -> Any:
         def pod(ordinal: int, secret: str) -> dict[str, Any]:
@@ -604,6 +608,9 @@ async def test_old_and_new_authorities_are_trusted_while_members_change_certific
     found = (await driver._authorities(made)).decode()
     assert set(found.split("\n")) == {f"who signed {name}" for name in trusted}
     assert found.startswith("who signed company-ca")
+    api.stale = "orders-tls"
+    found = (await driver._authorities(made)).decode()
+    assert set(found.split("\n")) == {f"who signed {name}" for name in trusted - {"orders-tls"}}
 
 
 # ---- members that were started again ------------------------------------------------------------

@@ -70,8 +70,9 @@ class ClusterSecrets:
 
         One that somebody made with what belongs into it is used, and never written.
         """
-        wanted = {context.admin_secret: "password", context.cluster_secret: "secret"}
-        wanted[context.keys_secret] = "keys"
+        wanted = {context.cluster_secret: "secret", context.keys_secret: "keys"}
+        if context.spec.admin.secret_ref is None:
+            wanted[context.admin_secret] = "password"
         for name, key in wanted.items():
             found = await self.live(context, name)
             if found is None or key in decoded(found):

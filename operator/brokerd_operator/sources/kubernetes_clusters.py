@@ -7,6 +7,7 @@ BrokerCluster by owner references, so its deletion needs no work here.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 from collections.abc import Mapping
@@ -386,12 +387,12 @@ class KubernetesClusters:
         """
         wanted = context.spec.tls.ca_secret_name or context.tls_secret
         mounted = self._mounted.get(f"{context.namespace}/{context.name}", ())
-        found = []
-        for name in dict.fromkeys((wanted, *mounted)):
-            authority = (await self._secrets.read(context, name)).get("ca.crt", b"")
-            if authority and authority not in found:
-                found.append(authority)
-        return b"\n".join(found)
+        found = {(await self._secrets.read(context, wanted)).get("ca.crt", b""): None}
+        for name in mounted:
+            # Of a BrokerCluster of this name before, whose pods still end: it signs nothing here.
+            with contextlib.suppress(BeingRemoved):
+                found[(await self._secrets.read(context, name)).get("ca.crt", b"")] = None
+        return b"\n".join(filter(None, found))
 
     # ---- status -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ outsiders connect to.  app.py gives log and host; tests/simulation/cluster build
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import random
 import ssl
@@ -239,11 +240,18 @@ def build(given: Given) -> Member:
 def _base(given: Given) -> Base:
     config, host, groups = given.config, given.host, given.groups
     tasks = Tasks(given.task_ended)
-    sending = (groups, config.node_name, host.incarnation, host.before_flush)
     refused = RefusedPublishes(groups.refusal)
-    process = Process(
-        TurnBatches(*sending, lambda: catalog.view.enabled_features, refused=refused.count)
+    batches = TurnBatches(
+        groups,
+        config.node_name,
+        host.incarnation,
+        host.before_flush,
+        lambda: catalog.view.enabled_features,
+        # The simulator's is not the machine's.
+        clock=asyncio.get_running_loop().time,
+        refused=refused.count,
     )
+    process = Process(batches)
     limits = config.limits
     this = (given.profile, process, host, groups, limits)
     catalog = MemberCatalog(*this, given.keyring, tasks.spawn)

@@ -29,6 +29,7 @@ DECODER_SECONDS ?= 1800
 IMAGES ?= 5000000
 RELEASE ?= HEAD
 QUEUE_STEPS ?= 1000000
+ENCODING_EXAMPLES ?= 100000
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/telemetry:$(CURDIR)
 # Tests start thousands of Python processes: where the environment forbids bytecode, as images do, each
 # of them compiles all that it imports, and `make test` takes twice as long.
@@ -152,10 +153,11 @@ chaos-nightly: setup ## CHAOS_SECONDS=N for each of 32 configurations, BROKERS="
 home-down: setup ## BROKERS="brokerd rabbitmq" HOW=stop AWAY_SECONDS=N: what is answered while the home of classic queues is away (root)
 	@$(BIN)/python -m tests.chaos.home_down --broker $(BROKERS) --how $(HOW) --away-seconds $(AWAY_SECONDS)
 
-fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged logs, QUEUE_STEPS=N against the model
+fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged logs, QUEUE_STEPS=N against the model, ENCODING_EXAMPLES=N of joined commands
 	@status=0; $(BIN)/python -m tests.fuzz --seconds $(DECODER_SECONDS) || status=1; \
 	$(BIN)/python -m tests.properties.wal_images --images $(IMAGES) --first-seed $(FIRST_SEED) || status=1; \
-	QUEUE_STEPS=$(QUEUE_STEPS) $(BIN)/pytest -q tests/properties/test_queue_machine.py || status=1; exit $$status
+	QUEUE_STEPS=$(QUEUE_STEPS) $(BIN)/pytest -q tests/properties/test_queue_machine.py || status=1; \
+	ENCODING_EXAMPLES=$(ENCODING_EXAMPLES) $(BIN)/pytest -q tests/properties/test_queue_encodings.py || status=1; exit $$status
 
 flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB into a member of 512 MiB (root)
 	@$(BIN)/python -m bench.flood --minutes $(MINUTES)

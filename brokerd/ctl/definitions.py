@@ -61,7 +61,8 @@ def export_definitions(file: str, file_format: str, with_passwords: bool) -> Non
         chosen.say(f'Exporting definitions in JSON to a file at "{file}" ...')
     with connect(chosen) as client:
         found = client.definitions(with_passwords)
-    text = output.compact(definitions_json.exported(found))
+        version = client.live_rows("status")[0]["rabbitmq_version"]
+    text = output.compact(definitions_json.exported(found, version))
     if file == STDIO:
         click.echo(text, nl=False)
         return

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_brokerctl import Ctl
 from tests.integration.test_http_api import ask
 
 PROFILES = ("brokerd", "rabbitmq-4.3")
@@ -533,3 +534,13 @@ def test_a_maximum_priority_of_0_has_two_levels(channel: Any) -> None:
     for body, priority in ((b"a", None), (b"b", 1), (b"c", 0), (b"d", 7)):
         channel.basic_publish("", name, body, pika.BasicProperties(priority=priority))
     assert [taken(channel, name)[2] for _ in range(4)] == [b"b", b"d", b"a", b"c"]
+
+
+def test_the_version_that_a_profile_follows_is_announced_and_stands_in_exports(
+    member: Member,
+) -> None:
+    """R-VER-1: to AMQP clients, and as the maker of a file of definitions."""
+    with member.connect() as connection:
+        assert connection._impl.server_properties["version"] == "4.3.6"  # type: ignore[attr-defined]
+    exported = json.loads(Ctl(f"127.0.0.1:{member.grpc_port}")("export_definitions", "-"))
+    assert exported["rabbit_version"] == exported["rabbitmq_version"] == "4.3.6"

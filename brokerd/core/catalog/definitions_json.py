@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.core.catalog import names
 
 Json = dict[str, Any]
-#: Of the RabbitMQ whose words brokerctl has, and which files name as their maker.
+#: Of the rabbitmqctl whose words brokerctl has.
 SPOKEN = "3.10.8"
 #: One object to be: kind, vhost, name, spec.
 Wanted = tuple[str, str, str, Json]
@@ -33,9 +33,10 @@ class BadDefinitions(ValueError):
 # ---- out ----------------------------------------------------------------------------------------
 
 
-def exported(objects: Iterable[Wanted], *, with_transient: bool = False) -> Json:
+def exported(objects: Iterable[Wanted], version: str, *, with_transient: bool = False) -> Json:
     """Return RabbitMQ's JSON of these objects.
 
+    version: of the RabbitMQ that the broker's profile follows, which a file names as its maker.
     with_transient: as RabbitMQ's HTTP API has it; rabbitmqctl leaves them out.
     """
     by_kind: dict[str, list[Wanted]] = {}
@@ -74,8 +75,8 @@ def exported(objects: Iterable[Wanted], *, with_transient: bool = False) -> Json
             for _, vhost, name, spec in by_kind.get("queue", ())
             if ("queue", vhost, name) in kept
         ],
-        "rabbit_version": SPOKEN,
-        "rabbitmq_version": SPOKEN,
+        "rabbit_version": version,
+        "rabbitmq_version": version,
         "topic_permissions": [
             _topic_permission(vhost, name, spec)
             for _, vhost, name, spec in by_kind.get("topic_permission", ())

@@ -11,7 +11,7 @@ _COMPATIBLE_VERSIONS = {"rabbitmq-3.10": "3.10.8", "rabbitmq-3.13": "3.13.7"}
 def compatible_version(profile: Profile) -> str:
     """Return the version of RabbitMQ that the active profile follows (R-VER-1)."""
     # What is laid over a profile (`rabbitmq-3.10+mrg`) does not make it another RabbitMQ.
-    return _COMPATIBLE_VERSIONS.get(profile.name.partition("+")[0], "4.3.5")
+    return _COMPATIBLE_VERSIONS.get(profile.name.partition("+")[0], "4.3.6")
 
 
 def compatible_product(profile: Profile) -> str:

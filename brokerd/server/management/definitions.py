@@ -48,9 +48,10 @@ _ALL = ("users", "vhosts", "permissions", "topic_permissions", *_OF_VHOST)
 async def _export(call: Call) -> Answer:
     """With hashes and the URIs of upstreams as they are (SEC-20: for administrators)."""
     log.warning("definitions with passwords exported by user '%s'", call.caller.user)
-    found = definitions_json.exported(await _objects(call, None), with_transient=True)
-    found["global_parameters"] = parameters.global_rows(call)
     head = _versions(call)
+    objects = await _objects(call, None)
+    found = definitions_json.exported(objects, head["rabbit_version"], with_transient=True)
+    found["global_parameters"] = parameters.global_rows(call)
     if call.as_4_3:
         name = identity.name_of(call)
         head["rabbitmq_definition_format"] = "cluster"
@@ -72,17 +73,18 @@ def _versions(call: Call) -> Json:
 async def _export_vhost(call: Call) -> Answer:
     if call.vhost not in call.services.catalog.view.vhosts:
         raise bad_request("vhost_not_found")
-    found = definitions_json.exported(await _objects(call, call.vhost), with_transient=True)
+    head = _versions(call)
+    objects = await _objects(call, call.vhost)
+    found = definitions_json.exported(objects, head["rabbit_version"], with_transient=True)
     for section in _WITHOUT_VHOST:
         found[section] = [
             {key: value for key, value in row.items() if key != "vhost"} for row in found[section]
         ]
     if not call.as_4_3:
-        version = compatibility.compatible_version(call.services.profile)
-        return await _answer(call, {"rabbit_version": version}, found, _OF_VHOST)
+        return await _answer(call, {"rabbit_version": head["rabbit_version"]}, found, _OF_VHOST)
     record = changes.existing(call, "vhost", "", call.vhost)
     shown = vhosts.row(call, record)
-    head = _versions(call) | {
+    head |= {
         "rabbitmq_definition_format": "single_virtual_host",
         "original_vhost_name": call.vhost,
         "explanation": f"Definitions of virtual host '{call.vhost}'",

@@ -83,7 +83,7 @@ PLAIN = {"durable": True, "auto_delete": False, "internal": False, "arguments": 
 
 
 def test_what_goes_out_comes_in_again() -> None:
-    exported = json.loads(json.dumps(definitions_json.exported(OBJECTS)))
+    exported = json.loads(json.dumps(definitions_json.exported(OBJECTS, "4.3.6")))
     found = {
         (kind, vhost, name): spec
         for kind, vhost, name, spec in definitions_json.operations(exported)
@@ -114,7 +114,7 @@ def test_transient_exclusive_and_built_in_objects_stay_behind() -> None:
             "arguments": {},
         }
         objects.append(("binding", "/", "", spec))
-    exported = definitions_json.exported(objects)
+    exported = definitions_json.exported(objects, "4.3.6")
     assert exported["exchanges"] == []
     assert [row["name"] for row in exported["queues"]] == ["kept"]
     assert [(row["source"], row["destination"]) for row in exported["bindings"]] == [
@@ -188,7 +188,7 @@ def test_what_is_wrong_is_named(definitions: Any, text: str) -> None:
 
 def test_what_says_nothing_of_limits_types_and_passwords_stays_so() -> None:
     spec = {"description": "", "tags": [], "default_queue_type": "", "limits": {}}
-    exported = definitions_json.exported([("vhost", "", "plain", spec)])
+    exported = definitions_json.exported([("vhost", "", "plain", spec)], "4.3.6")
     assert exported["vhosts"] == [
         {"name": "plain", "limits": [], "metadata": {"description": "", "tags": []}}
     ]

@@ -167,6 +167,10 @@ class AuthConfig(_Section):
     #: Whether clients may log in with a password over a connection without TLS: always, from this
     #: machine only, or never (SEC-7); refused like a wrong password, the log has the reason.
     passwords_without_tls: Literal["allow", "loopback", "deny"] = "allow"
+    #: User that an AMQP client without credentials becomes (SASL ANONYMOUS), with its rights and
+    #: limits; empty: the mechanism is not offered.  A user of `loopback_users` still comes from
+    #: this machine only.
+    anonymous_login_user: str = ""
     #: What is stored of a password that is set: scrypt, or RabbitMQ's salted SHA-256, which a
     #: RabbitMQ takes and which is guessed many thousand times as fast.  For the way to a RabbitMQ.
     password_hashing: Literal["scrypt", "rabbit_password_hashing_sha256"] = "scrypt"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -544,3 +544,63 @@ def test_the_version_that_a_profile_follows_is_announced_and_stands_in_exports(
         assert connection._impl.server_properties["version"] == "4.3.6"  # type: ignore[attr-defined]
     exported = json.loads(Ctl(f"127.0.0.1:{member.grpc_port}")("export_definitions", "-"))
     assert exported["rabbit_version"] == exported["rabbitmq_version"] == "4.3.6"
+
+
+class Anonymous:
+    """Credentials of pika for a client that has none."""
+
+    TYPE = "ANONYMOUS"
+    erase_on_connect = False
+
+    def response_for(self, start: Any) -> tuple[str | None, bytes]:
+        """Return the mechanism and what is sent with it, if it is offered."""
+        is_offered = self.TYPE.encode() in start.mechanisms.split()
+        return (self.TYPE, b"a trace") if is_offered else (None, b"")
+
+    def erase_credentials(self) -> None:
+        """There is nothing to erase."""
+
+
+@pytest.fixture
+def anonymous(monkeypatch: pytest.MonkeyPatch) -> Callable[[Member], Any]:
+    """Return what dials a member without credentials."""
+    monkeypatch.setattr(pika.credentials, "VALID_TYPES", [*pika.credentials.VALID_TYPES, Anonymous])
+
+    def dialled(at: Member) -> Any:
+        nobody: Any = Anonymous()
+        return pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", at.amqp_port, credentials=nobody)
+        )
+
+    return dialled
+
+
+def test_clients_without_credentials_are_not_let_in(
+    member: Member, anonymous: Callable[[Member], Any]
+) -> None:
+    """R-CON-3, R-CON-6: unlike RabbitMQ's, which makes them guest."""
+    with pytest.raises(pika.exceptions.AuthenticationError):
+        anonymous(member)
+
+
+def test_clients_without_credentials_are_the_user_of_the_setting(
+    tmp_path: Path, anonymous: Callable[[Member], Any]
+) -> None:
+    """R-CON-3, R-PERM-1: with its rights and no others."""
+    setting = {"BROKERD_AUTH_ANONYMOUS_LOGIN_USER": "passer-by"}
+    with cluster(tmp_path, 1, **setting) as [one]:
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            anonymous(one)
+        assert "refused login of user 'passer-by'" in one.log()
+        assert asked(one, "PUT", "users/passer-by", {"tags": "", "password_hash": ""})[0] == 201
+        rights = {"configure": "^public", "write": "", "read": ""}
+        assert asked(one, "PUT", "permissions/%2F/passer-by", rights)[0] == 201
+        [node] = asked(one, "GET", "nodes")[1]
+        mechanisms = [row["name"] for row in node["auth_mechanisms"]]
+        assert mechanisms == ["AMQPLAIN", "PLAIN", "ANONYMOUS"]
+        with anonymous(one) as connection:
+            channel = connection.channel()
+            channel.queue_declare("public", exclusive=True)
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+                channel.queue_declare("private")
+            assert refused.value.reply_code == 403

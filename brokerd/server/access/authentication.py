@@ -179,9 +179,9 @@ class Authenticator:
         rule = self._settings.passwords_without_tls
         return tls or rule == "allow" or (rule == "loopback" and auth.is_loopback(address))
 
-    def authenticate_certificate(self, name: str | None, client: Client) -> Identity | None:
-        """Return who it is by the name in a verified certificate (SEC-6): no password is
-        asked.
+    def authenticate_name(self, name: str | None, client: Client) -> Identity | None:
+        """Return who it is by a name that needs no password: that in a verified certificate
+        (SEC-6), or the one that anonymous clients have (R-CON-5).
         """
         user = None if name is None else self._view.user(name)
         if user is None:

@@ -14,6 +14,7 @@ from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import sasl
 from brokerd.amqp.config import ConnectionConfig
 from brokerd.amqp.events import AuthenticationRequested
+from brokerd.config import AuthConfig
 from brokerd.core.catalog.identity import Identity
 from brokerd.server.access import auth, certificate_login, login_records
 from brokerd.server.access.authentication import Authenticator
@@ -23,24 +24,29 @@ from brokerd.server.access.password_checker import NotChecked
 class ClientLogin:
     """State: the name in the client's certificate; None: it has none."""
 
-    def __init__(self, authenticator: Authenticator, is_tls: bool) -> None:
+    def __init__(self, authenticator: Authenticator, settings: AuthConfig, is_tls: bool) -> None:
         self._authenticator = authenticator
+        self._settings = settings
         self._is_tls = is_tls
         self._certificate_user: str | None = None
 
-    def offer(
-        self, config: ConnectionConfig, transport: asyncio.Transport, login_from: str
-    ) -> ConnectionConfig:
+    def offer(self, config: ConnectionConfig, transport: asyncio.Transport) -> ConnectionConfig:
         """Return what the connection is told; a client with a verified certificate may log in by
-        it (SEC-6).  login_from: which part of the certificate names the user.
+        it (SEC-6), and one without credentials where the configuration has a user for it.
         """
-        if not self._is_tls:
+        mechanisms = config.mechanisms
+        if self._is_tls:
+            subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+            login_from = self._settings.certificate_login_from
+            self._certificate_user = certificate_login.user_of(subject, login_from)
+            if self._certificate_user is not None:
+                mechanisms = f"EXTERNAL {mechanisms}"
+        if self._settings.anonymous_login_user:
+            # Last: a client that takes the first that it can is to use what credentials it has.
+            mechanisms = f"{mechanisms} ANONYMOUS"
+        if mechanisms == config.mechanisms:
             return config
-        subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
-        self._certificate_user = certificate_login.user_of(subject, login_from)
-        if self._certificate_user is None:
-            return config
-        return dataclasses.replace(config, mechanisms=f"EXTERNAL {config.mechanisms}")
+        return dataclasses.replace(config, mechanisms=mechanisms)
 
     async def verdict(
         self, event: AuthenticationRequested, address: str, name: str
@@ -52,7 +58,12 @@ class ClientLogin:
         authenticator = self._authenticator
         client = self._client(address, name)
         if event.mechanism == "EXTERNAL":
-            return authenticator.authenticate_certificate(self._certificate_user, client), True
+            return authenticator.authenticate_name(self._certificate_user, client), True
+        if event.mechanism == "ANONYMOUS":
+            # What it sends is a trace for people (RFC 4505): nothing to judge.
+            return authenticator.authenticate_name(
+                self._settings.anonymous_login_user, client
+            ), True
         credentials = _credentials(event.mechanism, event.response)
         found: Identity | None = None
         if authenticator.may_send_password(self._is_tls, address):

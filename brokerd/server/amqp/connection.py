@@ -75,7 +75,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         self._limits = channels.config.limits
         self.sessions: dict[int, Session] = {}
         self.tls = tls
-        self._login = ClientLogin(services.authenticator, tls)
+        self._login = ClientLogin(services.authenticator, channels.config.auth, tls)
         self._token = TokenLife(self, self._login, self.sessions)
         self.connected_ms = services.clock_ms()
         self.throttle = Throttle(self, services, self.sessions)
@@ -108,9 +108,8 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         if not self._connections.admit(self):
             self._transport.abort()
             return
-        login_from = self._services.channels.config.auth.certificate_login_from
         machine = self.machine
-        machine.config = self._login.offer(machine.config, self._transport, login_from)
+        machine.config = self._login.offer(machine.config, self._transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         self.watch()
 

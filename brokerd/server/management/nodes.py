@@ -37,6 +37,7 @@ MECHANISMS = (
     ("AMQPLAIN", "QPid AMQPLAIN mechanism"),
     ("PLAIN", "SASL PLAIN authentication mechanism"),
 )
+ANONYMOUS = ("ANONYMOUS", "SASL ANONYMOUS authentication mechanism")
 
 
 def register(services: ManagementServices) -> None:
@@ -116,6 +117,8 @@ def _own_row(services: ManagementServices) -> Json:
 
 def _settings(services: ManagementServices, status: Json) -> Json:
     """Return what of a node does not change while it runs."""
+    has_anonymous = bool(services.config.auth.anonymous_login_user)
+    mechanisms = (*MECHANISMS, ANONYMOUS) if has_anonymous else MECHANISMS
     return {
         "rates_mode": "basic",
         "net_ticktime": max(1, services.config.cluster.suspect_after_ms // 1000),
@@ -125,7 +128,7 @@ def _settings(services: ManagementServices, status: Json) -> Json:
         "exchange_types": _exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": description, "enabled": True}
-            for name, description in MECHANISMS
+            for name, description in mechanisms
         ],
         "applications": [
             {"name": "brokerd", "description": "brokerd", "version": __version__},

@@ -72,4 +72,4 @@ def test_a_certificate_lets_in_the_user_that_it_names(
     name: str | None, client: Client, expected: object
 ) -> None:
     """SEC-6, R-CON-7: without a password."""
-    assert at_home().authenticate_certificate(name, client) == expected
+    assert at_home().authenticate_name(name, client) == expected

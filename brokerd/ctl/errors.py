@@ -5,6 +5,8 @@ docs/reference/brokerctl.md lists them for people who write scripts.
 
 from __future__ import annotations
 
+import click
+
 #: Done.
 EXIT_OK = 0
 #: The command line is wrong; a queue that is to be deleted is not there or in use.
@@ -35,10 +37,10 @@ class CtlError(Exception):
 
 
 class BadArgument(CtlError):
-    """An argument was understood and cannot be; shown with the usage, status 65."""
+    """An argument was understood and cannot be, status 65."""
 
-    #: How the command is used.
-    usage = ""
+    #: Of the command, for its usage.
+    context: click.Context | None = None
 
     def __init__(self, text: str = "") -> None:
         super().__init__(f"Bad argument: {text}" if text else "Bad argument.", EXIT_DATA)

@@ -315,7 +315,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         status: Any = brokerctl.main(args=list(given), prog_name=name, standalone_mode=False)
     except errors.BadArgument as error:
-        return _misused(str(error), given, error.usage, error.exit_code)
+        return _misused(str(error), given, error.context, error.exit_code)
     except errors.CtlError as error:
         _complain(error)
         return error.exit_code
@@ -327,8 +327,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             # Options alone: rabbitmqctl shows what there is, and scripts look for verbs in it.
             click.echo(error.ctx.get_help(), err=True)
             return errors.EXIT_USAGE
-        usage = error.ctx.get_usage() if error.ctx is not None else ""
-        return _misused(_usage_text(error), given, usage, errors.EXIT_USAGE)
+        return _misused(_usage_text(error), given, error.ctx, errors.EXIT_USAGE)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -345,7 +344,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError as error:
         # Bytes of the command line that are no text of this system's.
         wrong = error.object[error.start : error.end].encode("utf-8", "surrogateescape")
-        return _misused(f"{wrong!r} is not UTF-8", given, "", errors.EXIT_USAGE)
+        return _misused(f"{wrong!r} is not UTF-8", given, None, errors.EXIT_USAGE)
     return status if isinstance(status, int) else errors.EXIT_OK
 
 
@@ -374,12 +373,22 @@ def _usage_text(error: click.UsageError) -> str:
     return error.format_message()
 
 
-def _misused(text: str, given: list[str], usage: str, status: int) -> int:
-    """Show what is wrong, the command line (without secrets of options) and the usage."""
-    lines = [f"Error (argument validation): {text}", "Arguments given:", f"\t{_shown(given)}"]
-    if usage:
+def _misused(text: str, given: list[str], context: click.Context | None, status: int) -> int:
+    """Show what is wrong and which help to read.
+
+    Called as rabbitmqctl: its lines, the command line (without secrets of options) and the usage.
+    """
+    lines = [f"Error (argument validation): {text}"]
+    if not settings.is_stand_in():
+        path = "brokerctl" if context is None else context.command_path
+        lines.append(f"See '{path} --help'.")
+        click.echo("\n".join(lines), err=True)
+        return status
+    lines += ["Arguments given:", f"\t{_shown(given)}"]
+    if context is not None:
         # click's "Usage: " is a line of its own here, as with rabbitmqctl.
-        lines += ["", click.style("Usage", bold=True), "", usage.partition(": ")[2]]
+        usage = context.get_usage().partition(": ")[2]
+        lines += ["", click.style("Usage", bold=True), "", usage]
     click.echo("\n".join(lines), err=True)
     return status
 

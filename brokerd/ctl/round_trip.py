@@ -11,7 +11,8 @@ import asyncio
 import secrets
 import sys
 import time
-from typing import TextIO, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -19,6 +20,7 @@ from brokerd.amqp import methods
 from brokerd.amqp.events import DeliveriesReceived
 from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.values import Table
+from brokerd.ctl import errors, settings
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ClientError, UpstreamError
 from brokerd.federation.upstream import Address
@@ -41,7 +43,9 @@ Delivery = tuple[methods.BasicDeliver, bytes, bytes]
 @click.option("--plain", is_flag=True, help="Without TLS.")
 @click.option("--ca-file", default="", help="PEM file of the authority (default: the system's).")
 @click.option("--user", envvar="BROKERD_USER", required=True, help="[env var: BROKERD_USER]")
-@click.option("--password-file", type=click.File(), required=True, help="- for standard input.")
+@click.option(
+    "--password-file", type=click.Path(path_type=Path), required=True, help="- for standard input."
+)
 @click.option("--vhost", default="/")
 @click.option("--patience", default=60.0, help="Seconds to try to connect.")
 def main(
@@ -50,7 +54,7 @@ def main(
     plain: bool,
     ca_file: str,
     user: str,
-    password_file: TextIO,
+    password_file: Path,
     vhost: str,
     patience: float,
 ) -> None:
@@ -58,7 +62,11 @@ def main(
     options = (("cacertfile", ca_file),) if ca_file else ()
     scheme = "amqp" if plain else "amqps"
     shown = f"{scheme}://{host}:{port}"
-    password = password_file.read().removesuffix("\n")
+    try:
+        password = settings.password_in(password_file)
+    except errors.CtlError as error:
+        print(f"FAILED: {error}")
+        sys.exit(error.exit_code)
     address = Address(host, port, not plain, vhost, user, password, options, shown)
     try:
         asyncio.run(_run(address, vhost, patience))

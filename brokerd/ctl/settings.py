@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from brokerd import secret_files
 from brokerd.ctl import errors
 
 DEFAULT_PORT = 5680
@@ -24,8 +25,6 @@ _FOR_PROGRAMS = ("tsv", "json", "csv")
 TIMEOUT_S = 60.0
 #: A day; what "infinity" means.
 TIMEOUT_S_MAX = 86_400.0
-#: Of a file that holds a password: a device or a log is neither read on nor taken for one.
-PASSWORD_BYTES_MAX = 4096
 #: name@host=HOST:PORT of each member, comma-separated: for scripts that name Erlang nodes.
 NODES_VARIABLE = "BROKERD_NODES"
 SERVER_NAME_VARIABLE = "BROKERD_SERVER_NAME"
@@ -57,8 +56,8 @@ def _user() -> str:
 def _password() -> str:
     """Return the administrator's password; guest's where there is none, or it is not for us."""
     try:
-        return Path(os.environ["BROKERD_AUTH_ADMIN_PASSWORD_FILE"]).read_text().rstrip("\n")
-    except (KeyError, OSError, UnicodeDecodeError):
+        return secret_files.read(Path(os.environ["BROKERD_AUTH_ADMIN_PASSWORD_FILE"]))
+    except (KeyError, secret_files.SecretFileError):
         return GUEST
 
 
@@ -161,15 +160,11 @@ def _store_password(context: click.Context, _: click.Parameter, value: Path | No
 
 
 def password_in(file: Path) -> str:
-    """Return the password that a file holds, of PASSWORD_BYTES_MAX at most; raises UsageError."""
+    """Return the password that a file holds ("-": standard input); raises CtlError."""
     try:
-        with file.open("rb") as source:
-            found = source.read(PASSWORD_BYTES_MAX + 1)
-        if len(found) > PASSWORD_BYTES_MAX:
-            raise OSError(f"it holds more than {PASSWORD_BYTES_MAX} bytes, so no password")
-        return found.decode().rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"cannot read the password file {file}: {error}") from error
+        return secret_files.read(Path("/dev/stdin") if str(file) == "-" else file)
+    except secret_files.SecretFileError as error:
+        raise errors.CtlError(f"--password-file: {error}", errors.EXIT_IO) from error
 
 
 def _store_timeout(context: click.Context, option: click.Parameter, value: str | None) -> None:
@@ -242,7 +237,7 @@ def _login_options(with_environment: bool) -> list[click.Parameter]:
             "--password-file",
             type=click.Path(path_type=Path),
             callback=_store_password,
-            help="File that holds the password.",
+            help="File that holds the password; - is standard input.",
         ),
         _option(
             "--ca-file",
@@ -316,9 +311,9 @@ class Command(click.Command):
         self.params = [*self.params, *(item for item in common if not own & set(item.opts))]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; a bad argument is shown with the usage."""
+        """Run it; a bad argument is shown with where the usage is."""
         try:
             return super().invoke(ctx)
         except errors.BadArgument as error:
-            error.usage = ctx.get_usage()
+            error.context = ctx
             raise

@@ -12,6 +12,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from brokerd import secret_files
 from brokerd.config import ConfigError
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.raft.messages import CATALOG_GROUP
@@ -136,12 +137,9 @@ async def _bootstrap(base: Base, *, has_users: bool) -> dict[str, Any]:
     if settings.admin_password_file:
         try:
             # Once, at the first start, from a small file.
-            password = Path(settings.admin_password_file).read_text().rstrip("\n")  # noqa: ASYNC240
-        except OSError as error:
-            raise ConfigError(
-                f"cannot read auth.admin_password_file {settings.admin_password_file}: "
-                f"{error.strerror}"
-            ) from error
+            password = secret_files.read(Path(settings.admin_password_file))
+        except secret_files.SecretFileError as error:
+            raise ConfigError(f"auth.admin_password_file: {error}") from error
     if settings.admin_user:
         if not password:
             raise ConfigError("auth.admin_user needs auth.admin_password or …_password_file")

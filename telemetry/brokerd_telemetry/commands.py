@@ -39,7 +39,8 @@ def telemetry() -> None:
 _PULL = click.option("--pull", "addresses", help="host:port of each member's gRPC port, by comma.")
 _ACCESS_OPTIONS = (
     click.option("--user", help="A user with a reader's tag [default: guest]."),
-    click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+    click.option("--password-file", type=click.Path(path_type=Path),
+                 help="File that holds the password; - is standard input."),
     click.option("--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  envvar="BROKERD_CA_FILE", help="Speak TLS, trusting this."),
 )  # fmt: skip

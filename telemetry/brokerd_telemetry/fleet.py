@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from brokerd import secret_files
 from brokerd_telemetry import objects
 from brokerd_telemetry.sources import Access, Source, SourceError
 
@@ -76,8 +77,8 @@ def _access(entry: dict[str, Any], folder: Path) -> Access:
         raise ValueError("give either `user` or `userFile`")
     user, password = entry.get("user", "guest"), "guest"
     if "userFile" in entry:
-        user = (folder / entry["userFile"]).read_text().strip()
+        user = secret_files.read(folder / entry["userFile"]).strip()
     if "passwordFile" in entry:
-        password = (folder / entry["passwordFile"]).read_text().strip()
+        password = secret_files.read(folder / entry["passwordFile"]).strip()
     ca_file = folder / entry["caFile"] if "caFile" in entry else None
     return Access(tuple(addresses), user, password, ca_file)

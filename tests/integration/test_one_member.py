@@ -17,6 +17,7 @@ import pika.exceptions
 import pytest
 
 from tests.integration.members import REPOSITORY, Member, cluster, eventually
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -472,3 +473,27 @@ def test_a_second_member_on_the_same_data_is_told_what_it_needs(member: Member) 
     assert "is in use by another process" in done.stderr
     assert "--node-name and --port-offset" in done.stderr
     member.connect().close()
+
+
+def test_a_bad_file_of_the_administrators_password_ends_the_start(tmp_path: Path) -> None:
+    """The last line says which setting and what is wrong with the file; nothing was founded."""
+    names = ("AMQP", "GRPC", "PEER", "HTTP", "MANAGEMENT")
+    ports = zip(names, free_ports(len(names)), strict=True)
+    command = [sys.executable, "-m", "brokerd", "serve", "--data-dir", str(tmp_path / "data")]
+    environment = {
+        "PYTHONPATH": str(REPOSITORY),
+        "BROKERD_AUTH_ADMIN_USER": "ann",
+        "BROKERD_AUTH_ADMIN_PASSWORD_FILE": "/dev/zero",
+        **{f"BROKERD_LISTENERS_{name}": str(port) for name, port in ports},
+    }
+    done = subprocess.run(
+        [*command, "--bind", "127.0.0.1"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 78
+    assert done.stderr.splitlines()[-1] == (
+        "brokerd: auth.admin_password_file: cannot use /dev/zero: it holds more than 4096 bytes"
+    )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,14 @@ def test_wrong_password_is_told_in_a_sentence(member: Member) -> None:
     assert "ACCESS_REFUSED" in said
     assert "Traceback" not in said
     assert "wrong" not in said
+
+
+def test_a_password_file_without_a_password_is_named(tmp_path: Path) -> None:
+    status, said = round_trip(1, f"--password-file={tmp_path}")
+    assert (status, said) == (
+        74,
+        f"FAILED: --password-file: cannot read {tmp_path}: Is a directory\n",
+    )
 
 
 def test_nobody_there_is_told_in_a_sentence() -> None:

@@ -300,6 +300,8 @@ SOUND = {"cluster": "a/b", "pull": ["h:1"]}
         (json.dumps({"sources": [{**SOUND, "raw": "x"}]}), "give either `pull` or `raw`"),
         (json.dumps({"sources": [{**SOUND, "pull": "h:1"}]}), "a list of host:port"),
         (json.dumps({"sources": [{**SOUND, "passwordFile": "none"}]}), "No such file"),
+        (json.dumps({"sources": [{**SOUND, "passwordFile": "/dev/zero"}]}), "more than 4096 bytes"),
+        (json.dumps({"sources": [{**SOUND, "userFile": "/dev/zero"}]}), "more than 4096 bytes"),
         (json.dumps({"sources": [{"cluster": "a/b", "raw": "s3://"}]}), "s3://BUCKET/PREFIX"),
     ],
 )

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509 import load_pem_x509_certificate
 
+from brokerd import secret_files
 from brokerd.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -73,15 +74,15 @@ def key_of(public: Any) -> Key | None:
 def read_pem(path: str) -> Key:
     """Return the public key (or that of the certificate) in a file; ConfigError."""
     try:
-        text = Path(path).read_bytes()
+        text = secret_files.read_bounded(Path(path), DOCUMENT_BYTES_MAX)
         is_certificate = b"BEGIN CERTIFICATE" in text
         found = key_of(
             load_pem_x509_certificate(text).public_key()
             if is_certificate
             else load_pem_public_key(text)
         )
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except secret_files.SecretFileError as error:
+        raise ConfigError(str(error)) from error
     except ValueError as error:
         raise ConfigError(f"{path}: no public key in PEM: {error}") from error
     if found is None:
@@ -221,7 +222,7 @@ class TokenKeys:
         source = self._source
         headers = {"Accept": "application/json, application/jwk-set+json"}
         if source.token_file:
-            text = await asyncio.to_thread(_read, source.token_file)
+            text = await asyncio.to_thread(secret_files.read, Path(source.token_file))
             headers["Authorization"] = f"Bearer {text}"
         async with aiohttp.ClientSession(headers=headers) as session:
             url = source.jwks_url
@@ -247,10 +248,6 @@ class TokenKeys:
                 if len(text) > DOCUMENT_BYTES_MAX:
                     raise ValueError(f"{url}: more than {DOCUMENT_BYTES_MAX} bytes")
             return bytes(text)
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text().strip()
 
 
 def _context(cacertfile: str) -> ssl.SSLContext:

@@ -79,8 +79,9 @@ def test_other_time_outs_are_refused(given: str) -> None:
         settings._store_timeout(click.Context(main.brokerctl), click.Option(["-t"]), given)
 
 
-def test_secrets_of_the_command_line_are_not_repeated(capsys: Any) -> None:
+def test_secrets_of_the_command_line_are_not_repeated(monkeypatch: Any, capsys: Any) -> None:
     """SEC-20."""
+    monkeypatch.setattr("sys.argv", ["rabbitmqctl"])
     assert main.run(["--password", "hunter2", "--password=hunter3", "add_user"]) == 64
     shown = capsys.readouterr().err
     assert "hunter" not in shown
@@ -138,16 +139,52 @@ def test_a_password_file_is_read_without_its_line_end(tmp_path: Any) -> None:
     context = click.Context(main.brokerctl)
     settings._store_password(context, click.Option(["--x"]), file)
     assert context.ensure_object(Settings).password == "secret"
-    with pytest.raises(click.UsageError, match="cannot read"):
-        settings._store_password(context, click.Option(["--x"]), tmp_path / "none")
-    # What has no end.
-    with pytest.raises(click.UsageError, match="more than 4096 bytes"):
-        settings._store_password(context, click.Option(["--x"]), Path("/dev/zero"))
-    file.write_text("x" * 4096)
-    assert settings.password_in(file) == "x" * 4096
-    file.write_bytes(b"\xff")
-    with pytest.raises(click.UsageError, match="cannot read"):
-        settings.password_in(file)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--password-file", "/dev/urandom", "status"],
+        ["status", "--password-file", "/dev/urandom"],
+        ["telemetry", "run", "--pull", "h:1", "--out", "o", "--password-file", "/dev/urandom"],
+    ],
+)
+def test_a_password_file_that_holds_none_is_all_that_is_said(
+    arguments: list[str], monkeypatch: Any, tmp_path: Path, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.run(arguments) == errors.EXIT_IO
+    assert capsys.readouterr().err == (
+        "Error:\n--password-file: cannot use /dev/urandom: it holds more than 4096 bytes\n"
+    )
+
+
+def test_a_wrong_command_line_is_answered_with_the_error_and_where_help_is(
+    monkeypatch: Any, capsys: Any
+) -> None:
+    """Called as rabbitmqctl it says what rabbitmqctl says."""
+    assert main.run(["list_queues", "--xyz"]) == errors.EXIT_USAGE
+    assert capsys.readouterr().err.splitlines() == [
+        "Error (argument validation): Invalid options for this command:",
+        "--xyz : ",
+        "See 'brokerctl list_queues --help'.",
+    ]
+    assert main.run(["set_disk_free_limit", "much"]) == errors.EXIT_DATA
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "See 'brokerctl set_disk_free_limit --help'."
+    ]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/rabbitmqctl"])
+    assert main.run(["--password", "hunter2", "list_queues", "--xyz"]) == errors.EXIT_USAGE
+    assert capsys.readouterr().err.splitlines() == [
+        "Error (argument validation): Invalid options for this command:",
+        "--xyz : ",
+        "Arguments given:",
+        "\t--password *** list_queues --xyz",
+        "",
+        "Usage",
+        "",
+        "rabbitmqctl list_queues [OPTIONS] [COLUMN]...",
+    ]
 
 
 ROWS = [{"name": "a\tb\x1b[2J", "n": 1, "on": True, "list": ["x", "y"], "deep": {"k": [1]}}]

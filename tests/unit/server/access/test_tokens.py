@@ -110,6 +110,8 @@ def test_a_file_without_a_key_is_refused_at_the_start(tmp_path: Path, text: str)
     for name in (path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match=str(name)):
             taken(signing_keys={"k": str(name)})
+    with pytest.raises(ConfigError, match="cannot use /dev/zero: it holds more than"):
+        taken(signing_keys={"k": "/dev/zero"})
     with pytest.raises(ConfigError, match="authority"):
         taken(jwks_url="https://127.0.0.1:1/", cacertfile=str(tmp_path / "missing"))
 

@@ -60,6 +60,12 @@ class Profile:
     qos_global: str = "deny"
     #: R-Q-8, O-1: allow, warn or deny
     queues_transient_nonexclusive: str = "warn"
+    #: R-Q-5: which arguments that only streams have are refused on other queues: those of 3.13, of
+    #: 3.10, or none, with a warning
+    queues_stream_arguments: str = "warn"
+    #: R-Q-5: x-queue-master-locator of classic queues: allow, warn or deny; quorum queues refuse it
+    #: unless this is warn
+    queues_master_locator: str = "warn"
     #: R-EX-3: 406 (channel) or 503 (connection)
     exchange_unknown_type_error: int = 406
     #: R-EX-5: any or none
@@ -115,6 +121,8 @@ _RABBITMQ_4_3 = {
     "ae_warn_missing": False,
     "replies_return_undelivered": False,
     "quorum_delivery_count_mode": "4.3",
+    "queues_stream_arguments": "3.13",
+    "queues_master_locator": "deny",
     "memory_cgroup_aware": False,
     "federation_confirm_loss": False,
     "shovel_drop_unroutable": True,
@@ -135,6 +143,8 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "consumer_timeout_scope": "channel",
     "qos_global": "allow",
     "queues_transient_nonexclusive": "allow",
+    "queues_stream_arguments": "3.10",
+    "queues_master_locator": "allow",
     "exchange_unknown_type_error": 503,
     "permissions_passive_declare": "none",
     "headers_numeric_equality": "loose",
@@ -154,6 +164,7 @@ _RABBITMQ_3_13 = _RABBITMQ_3_10 | {
     "dlx_strip_cc_on_rk": False,
     "dlx_emit_last_death": True,
     "quorum_count_headers": "3.13",
+    "queues_stream_arguments": "3.13",
     "exchange_unknown_type_error": 406,
     "headers_numeric_equality": "strict",
 }
@@ -194,6 +205,8 @@ _CHOICES = {
     "consumer_timeout_scope": ("queue", "channel"),
     "qos_global": ("deny", "allow"),
     "queues_transient_nonexclusive": ("allow", "warn", "deny"),
+    "queues_stream_arguments": ("3.13", "3.10", "warn"),
+    "queues_master_locator": ("allow", "warn", "deny"),
     "exchange_unknown_type_error": (406, 503),
     "permissions_passive_declare": ("any", "none"),
     "headers_numeric_equality": ("strict", "loose"),

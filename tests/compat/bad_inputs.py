@@ -234,6 +234,14 @@ BAD_INPUTS: dict[str, bytes] = {
     "R-Q-5 type stream": declare("d11", {"x-queue-type": "stream"}),
     "R-Q-5 type classic": declare("d12", {"x-queue-type": "classic"}),
     "R-Q-5 x-cancel-on-ha-failover": declare("d13", {"x-cancel-on-ha-failover": True}),
+    "R-Q-5 age of a stream on classic": declare("e", {"x-max-age": "1h"}),
+    "R-Q-5 segments of a stream on quorum": declare(
+        "e", QUORUM | {"x-stream-max-segment-size-bytes": 1000}
+    ),
+    "R-Q-5 members of a stream on classic": declare("e", {"x-initial-cluster-size": "x"}),
+    "R-Q-5 filter of a stream on classic": declare("d21", {"x-stream-filter-size-bytes": 20}),
+    "R-Q-5 master locator on classic": declare("d22", {"x-queue-master-locator": "min-masters"}),
+    "R-Q-5 master locator on quorum": declare("e", QUORUM | {"x-queue-master-locator": "random"}),
     "R-TEST-8 ttl 0": declare("d14", {"x-message-ttl": 0}),
     "R-TEST-8 ttl of ten years": declare("d15", {"x-message-ttl": 315_360_000_000}),
     "R-TEST-8 max-length 0": declare("d16", {"x-max-length": 0}),

@@ -461,6 +461,7 @@ CONSUMER_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "fractional priority": ({"x-priority": 1.5}, ': "expected integer, got double"'),
     "unknown": ({"x-nobody": "knows"}, ""),
     "time-out": ({"x-consumer-timeout": 60_000}, ""),
+    "filter of a stream": ({"x-stream-filter": "a"}, ""),
     "offset in a stream": ({"x-stream-offset": "first"}, " of queue type rabbit_{}_queue"),
 }
 

@@ -604,3 +604,72 @@ def test_clients_without_credentials_are_the_user_of_the_setting(
             with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
                 channel.queue_declare("private")
             assert refused.value.reply_code == 403
+
+
+#: Arguments of streams, with values that 4.3.6 refuses on queues of other types.
+STREAM_ARGUMENTS = {
+    "x-max-age": "1h",
+    "x-stream-max-segment-size-bytes": 1000,
+    "x-stream-filter-size-bytes": 20,
+    "x-initial-cluster-size": 3,
+}
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_arguments_of_streams_on_other_queues(
+    member: Member, channel: Any, profile: str, kind: str
+) -> None:
+    """R-Q-5: refused as by RabbitMQ 4.3.6, or taken with one warning."""
+    name = f"of-streams-{profile}-{kind}"
+    table = {"x-queue-type": kind}
+    if profile == "brokerd":
+        for _ in range(2):
+            channel.queue_declare(name, durable=True, arguments=table | STREAM_ARGUMENTS)
+        idle = [line for line in member.log().splitlines() if f"queue '{name}'" in line]
+        assert len(idle) == 1
+        assert "arguments without effect: x-max-age (of streams), " in idle[0]
+        return
+    for argument, value in STREAM_ARGUMENTS.items():
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            channel.queue_declare(name, durable=True, arguments=table | {argument: value})
+        assert (refused.value.reply_code, refused.value.reply_text) == (
+            406,
+            f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{name}' in vhost '/' of "
+            f"queue type rabbit_{kind}_queue",
+        )
+        channel = channel.connection.channel()
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_locator_of_masters(member: Member, channel: Any, profile: str, kind: str) -> None:
+    """R-Q-5: gone in RabbitMQ 4, an error of the connection for classic queues."""
+    name = f"master-{profile}-{kind}"
+    table = {"x-queue-type": kind, "x-queue-master-locator": "min-masters"}
+    if profile == "brokerd":
+        channel.queue_declare(name, durable=True, arguments=table)
+        assert "x-queue-master-locator (use x-queue-leader-locator)" in member.log()
+        return
+    level: Any = pika.exceptions.ConnectionClosedByBroker
+    if kind == "quorum":
+        level = pika.exceptions.ChannelClosedByBroker
+    with member.connect() as connection, pytest.raises(level) as refused:
+        connection.channel().queue_declare(name, durable=True, arguments=table)
+    assert refused.value.reply_code == (541 if kind == "classic" else 406)
+
+
+@pytest.mark.parametrize("argument", ["x-stream-filter", "x-stream-match-unfiltered"])
+def test_what_consumers_of_streams_say_on_other_queues(
+    member: Member, channel: Any, profile: str, argument: str
+) -> None:
+    """R-CS-5."""
+    name = declared(channel, "filtered")
+    if profile == "brokerd":
+        channel.basic_consume(name, lambda *_: None, arguments={argument: "a"})
+        assert f"'{name}' in vhost '/' has an argument without effect: {argument}" in member.log()
+        return
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.basic_consume(name, lambda *_: None, arguments={argument: "a"})
+    assert refused.value.reply_text == (
+        f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{name}' in vhost '/' of queue "
+        "type rabbit_classic_queue"
+    )

@@ -83,9 +83,9 @@ def test_a_client_that_cannot_be_told_loses_the_channel(member: Member) -> None:
 @pytest.mark.parametrize(
     ("queue_type", "value", "text"),
     [
-        ("classic", 1000, "of queue type rabbit_classic_queue"),
-        ("quorum", "soon", "{unacceptable_type,longstr}"),
-        ("quorum", -1, "{value_negative,-1}"),
+        ("classic", 1000, " of queue type rabbit_classic_queue"),
+        ("quorum", "soon", ': "expected integer, got longstr"'),
+        ("quorum", -1, ": {value_negative,-1}"),
     ],
 )
 def test_wrong_timeouts_are_refused(
@@ -102,5 +102,5 @@ def test_wrong_timeouts_are_refused(
         assert (closed.reply_code, closed.class_id, closed.method_id) == (406, 60, 20)
         assert closed.reply_text == (
             f"PRECONDITION_FAILED - invalid arg 'x-consumer-timeout' for queue '{queue}' "
-            f"in vhost '/'{':' if text.startswith('{') else ''} {text}"
+            f"in vhost '/'{text}"
         )

@@ -12,7 +12,7 @@ with `to_json` and `from_json`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from brokerd.core.catalog import names
@@ -293,12 +293,31 @@ KNOWN: dict[str, dict[str, Check]] = {
 _CHECKED = tuple(dict.fromkeys((*KNOWN["classic"], *KNOWN["quorum"])))
 
 
+#: Of streams, which are not here, by the first RabbitMQ that refuses them on queues of other types
+#: (tried with 3.10.8 and 4.3.6; R-Q-5).
+STREAM_ARGUMENTS = {
+    "3.10": ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size"),
+    "3.13": (
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-initial-cluster-size",
+        "x-stream-filter-size-bytes",
+    ),
+}
+MASTER_LOCATOR = "x-queue-master-locator"
+
+
 def check_queue_arguments(
-    queue_type: str, arguments: Mapping[str, Any], vhost: str, name: str
+    queue_type: str,
+    arguments: Mapping[str, Any],
+    vhost: str,
+    name: str,
+    foreign: Iterable[str] = (),
 ) -> Refused | None:
     """Return the refusal of the first argument that is wrong for the type (R-Q-5, R-Q-6).
 
-    Wrong values are told before arguments that only another type knows.
+    Wrong values are told before arguments that only another type knows.  foreign: of those, what no
+    type here knows.
     """
     resource = names.resource("queue", vhost, name)
     known = KNOWN[queue_type]
@@ -311,7 +330,7 @@ def check_queue_arguments(
             error = error or "routing_key_but_no_dlx_defined"
         if error is not None:
             return precondition_failed(f"invalid arg '{argument}' for {resource}: {error}")
-    for argument in _CHECKED:
+    for argument in (*_CHECKED, *foreign):
         if argument in arguments and argument not in known:
             return precondition_failed(
                 f"invalid arg '{argument}' for {resource} of queue type rabbit_{queue_type}_queue"

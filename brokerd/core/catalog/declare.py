@@ -236,7 +236,7 @@ def declare_queue(
         _check_target(access, "queue", name, "x-dead-letter-exchange", values)
         or _check_alternate(view, profile, access, name, values)
         or catalog_checks.check_new_queue(view, vhost, name, spec)
-        or _check_new_queue(vhost, name, spec, exclusive)
+        or _check_new_queue(profile, vhost, name, spec, exclusive)
         or _new_queue(profile, vhost, name, spec, owner)
     )
 
@@ -276,7 +276,9 @@ def _passive_queue(
     return equivalence.check_access(present, connection) or Exists(present)
 
 
-def _check_new_queue(vhost: str, name: str, spec: Json, exclusive: bool) -> Refused | None:
+def _check_new_queue(
+    profile: Profile, vhost: str, name: str, spec: Json, exclusive: bool
+) -> Refused | None:
     resource = names.resource("queue", vhost, name)
     queue_type = spec["type"]
     if queue_type not in arguments.QUEUE_TYPES:
@@ -284,7 +286,10 @@ def _check_new_queue(vhost: str, name: str, spec: Json, exclusive: bool) -> Refu
         if type(queue_type) is not str:
             reason = f"{{unacceptable_type,{arguments.type_name(queue_type)}}}"
         return refusals.precondition_failed(f"invalid arg 'x-queue-type' for {resource}: {reason}")
-    refused = arguments.check_queue_arguments(queue_type, spec["arguments"], vhost, name)
+    foreign = arguments.STREAM_ARGUMENTS.get(profile.queues_stream_arguments, ())
+    if queue_type == "quorum" and profile.queues_master_locator != "warn":
+        foreign = (*foreign, arguments.MASTER_LOCATOR)
+    refused = arguments.check_queue_arguments(queue_type, spec["arguments"], vhost, name, foreign)
     if refused is not None or queue_type != "quorum":
         return refused
     # R-QQ-1, R-ERR-39
@@ -302,15 +307,32 @@ def _new_queue(
     profile: Profile, vhost: str, name: str, spec: Json, owner: ConnectionId | None
 ) -> Refused | Create:
     create = Create("queue", vhost, name, spec, owner)
+    resource = names.resource("queue", vhost, name)
+    if arguments.MASTER_LOCATOR in spec["arguments"] and profile.queues_master_locator == "deny":
+        text = f"{resource}: {arguments.MASTER_LOCATOR} (queue_master_locator) is not permitted"
+        return Refused(refusals.INTERNAL_ERROR, text, True)
+    idle = _without_effect(profile, spec["arguments"])
+    if idle:
+        create.warnings.append(f"{resource} has arguments without effect: {', '.join(idle)}")
     if not spec["durable"] and owner is None:
         # R-Q-8, O-1
-        resource = names.resource("queue", vhost, name)
         text = f"{resource}: transient non-exclusive queues (transient_nonexcl_queues) are"
         if profile.queues_transient_nonexclusive == "deny":
             return Refused(refusals.INTERNAL_ERROR, f"{text} not permitted", True)
         if profile.queues_transient_nonexclusive == "warn":
             create.warnings.append(f"{text} deprecated")
     return create
+
+
+def _without_effect(profile: Profile, values: Json) -> list[str]:
+    """Return the arguments that are taken and do nothing, each with its reason (R-Q-5)."""
+    idle = []
+    if profile.queues_stream_arguments == "warn":
+        of_streams = arguments.STREAM_ARGUMENTS["3.13"]
+        idle += [f"{argument} (of streams)" for argument in of_streams if argument in values]
+    if arguments.MASTER_LOCATOR in values and profile.queues_master_locator == "warn":
+        idle.append(f"{arguments.MASTER_LOCATOR} (use x-queue-leader-locator)")
+    return idle
 
 
 def bind(

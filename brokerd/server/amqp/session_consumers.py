@@ -97,7 +97,7 @@ def consume(session: ChannelPublishes, method: methods.BasicConsume) -> Work | N
         raise errors.NotAllowed(f"reached maximum ({limit}) of consumers per channel")
     queue = use_queue(session, method.queue)
     resource = names.resource("queue", queue.vhost, queue.name)
-    priority = _check_arguments(method.arguments, resource, queue.type)
+    priority = _check_arguments(session, method.arguments, resource, queue.type)
     has_counts = queue.type == "quorum"
     if has_counts and session.shared is not None:
         raise errors.NotImplementedByServer(f"{resource} does not support global qos")
@@ -125,7 +125,13 @@ def consume(session: ChannelPublishes, method: methods.BasicConsume) -> Work | N
     return _consuming(session, consumer, method.nowait, timeout_ms)
 
 
-def _check_arguments(table: values.Table, resource: str, queue_type: str) -> int:
+#: What consumers of streams say; RabbitMQ 3.10.8 knows the first only (tried; R-CS-5).
+_STREAM_ARGUMENTS = ("x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered")
+
+
+def _check_arguments(
+    session: ChannelPublishes, table: values.Table, resource: str, queue_type: str
+) -> int:
     """Return x-priority; what else a consumer may say must have the right type (R-CS-4, R-CS-5)."""
     priority = table.get("x-priority", 0)
     if type(priority) is not int:
@@ -134,10 +140,18 @@ def _check_arguments(table: values.Table, resource: str, queue_type: str) -> int
             f"invalid arg 'x-priority' for {resource}: "
             f'"expected integer, got {values.type_name(priority)}"'
         )
-    if "x-stream-offset" in table:
-        raise errors.PreconditionFailed(
-            f"invalid arg 'x-stream-offset' for {resource} of queue type rabbit_{queue_type}_queue"
-        )
+    stream_arguments = session.services.profile.queues_stream_arguments
+    for argument in _STREAM_ARGUMENTS:
+        if argument not in table:
+            continue
+        if argument == "x-stream-offset" or stream_arguments == "3.13":
+            raise errors.PreconditionFailed(
+                f"invalid arg '{argument}' for {resource} of queue type rabbit_{queue_type}_queue"
+            )
+        if stream_arguments == "warn":
+            session.services.messages.warn(
+                f"a consumer of {resource} has an argument without effect: {argument} (of streams)"
+            )
     # There are no mirrored queues to fail over from: known, and without effect.
     failover = table.get("x-cancel-on-ha-failover", False)
     if type(failover) is not bool:
@@ -163,7 +177,10 @@ def _own_timeout_ms(session: ChannelPublishes, table: values.Table, queue: Queue
             f"invalid arg 'x-consumer-timeout' for {resource} of queue type rabbit_classic_queue"
         )
     if type(timeout_ms) is not int:
-        raise _wrong_type("x-consumer-timeout", resource, timeout_ms)
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-consumer-timeout' for {resource}: "
+            f'"expected integer, got {values.type_name(timeout_ms)}"'
+        )
     if timeout_ms < 0:
         raise errors.PreconditionFailed(
             f"invalid arg 'x-consumer-timeout' for {resource}: {{value_negative,{timeout_ms}}}"

@@ -157,13 +157,15 @@ def differences(first: str, second: str) -> dict[str, tuple[Any, Any]]:
     return {name: (one[name], two[name]) for name in one if one[name] != two[name]}
 
 
-def test_the_default_is_rabbitmq_4_3_but_for_six_choices_of_our_own() -> None:
+def test_the_default_is_rabbitmq_4_3_but_for_choices_of_our_own() -> None:
     """R-VER-1, O-1, O-2: the other own choices hold in both."""
     assert differences("brokerd", "rabbitmq-4.3") == {
         "name": ("brokerd", "rabbitmq-4.3"),
         "ae_warn_missing": (True, False),
         "replies_return_undelivered": (True, False),
         "quorum_delivery_count_mode": ("3.x", "4.3"),
+        "queues_stream_arguments": ("warn", "3.13"),
+        "queues_master_locator": ("warn", "deny"),
         "memory_cgroup_aware": (True, False),
         "federation_confirm_loss": (True, False),
         "shovel_drop_unroutable": (False, True),

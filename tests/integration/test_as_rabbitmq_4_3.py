@@ -673,3 +673,22 @@ def test_what_consumers_of_streams_say_on_other_queues(
         f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{name}' in vhost '/' of queue "
         "type rabbit_classic_queue"
     )
+
+
+@pytest.mark.parametrize(
+    ("delays", "reason"),
+    [
+        ({"type": "all"}, "delayed-retry-min is required when delayed-retry-type is all"),
+        ({"min": 9, "max": 5}, "delayed-retry-max (5) must not be smaller than delayed-retry-min"),
+    ],
+)
+def test_policies_whose_delays_do_not_fit_together(
+    member: Member, delays: dict[str, Any], reason: str
+) -> None:
+    """R-QQ-24."""
+    definition = {f"delayed-retry-{key}": value for key, value in delays.items()}
+    policy = {"pattern": "^nothing$", "definition": definition, "apply-to": "queues"}
+    status, answer = asked(member, "PUT", "policies/%2F/delays", policy)
+    assert status == 400
+    assert answer["reason"].startswith(f"Validation failed\n\ndefinition: {reason}")
+    assert asked(member, "GET", "policies/%2F/delays")[0] == 404

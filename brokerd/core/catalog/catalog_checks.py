@@ -50,11 +50,11 @@ def judge(operation: Json, profile: Profile, view: CatalogState) -> None:
     or a feature flag decides: the machine is the same under every profile, and in every version.
 
     Outside mrg a queue's alternate exchange is no known setting (O-19); in it an exchange that is
-    one cannot be deleted (R-MQ-9).
+    one cannot be deleted (R-MQ-9).  So is what earlier versions took, of which logs are full.
     """
     for each in operation.get("operations", (operation,)):
         judged = _in_use if profile.queue_ae else _unknown_alternate
-        verdict = judged(each, view) or _unknown_stream_key(each, view)
+        verdict = judged(each, view) or _unknown_stream_key(each, view) or _idle_retry(each)
         if verdict is not None:
             each.setdefault("verdict", verdict)
 
@@ -77,6 +77,17 @@ def _unknown_stream_key(operation: Json, view: CatalogState) -> str | None:
     values = spec.get("definition")
     keys = policy_keys.STREAM_KEYS.keys() & values if isinstance(values, dict) else ()
     return f"definition: unknown key '{min(keys)}'" if keys else None
+
+
+def _idle_retry(operation: Json) -> str | None:
+    """Refuse a policy for delayed retries that could not hold, as RabbitMQ 4.3.6 (R-QQ-24)."""
+    kind = operation.get("kind") if operation.get("do") == "put" else None
+    spec = operation.get("spec") if kind in ("policy", "operator_policy") else None
+    definition = spec.get("definition") if isinstance(spec, dict) else None
+    if not isinstance(definition, dict):
+        return None
+    fault = policy_keys.fault_of_delayed_retry(definition)
+    return None if fault is None else f"definition: {fault}"
 
 
 def _in_use(operation: Json, view: CatalogState) -> str | None:

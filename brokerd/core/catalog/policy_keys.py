@@ -18,6 +18,8 @@ PATTERN_BYTES_MAX = 1024
 _INT64_MAX = 2**63 - 1
 #: Of a stream's segment, as RabbitMQ 4.3.6 has it.
 _SEGMENT_BYTES_MAX = 3_000_000_000
+#: Types of delayed retries that need a delay (R-QQ-24).
+_DELAYING = ("all", "failed", "returned")
 _AGE = re.compile(r"[0-9]+[YMDhms]")
 
 
@@ -159,6 +161,24 @@ def check_keys(values: Mapping[str, Any], known: Mapping[str, Check], what: str)
     if len(used) > 1:
         # R-POL-11
         return f"{what}: {' and '.join(used)} exclude each other"
+    return None
+
+
+def fault_of_delayed_retry(definition: Mapping[str, Any]) -> str | None:
+    """Return why the keys of delayed retries do not fit together, None if they do (R-QQ-24).
+
+    Values of the wrong kind are `check_keys`' business.
+    """
+    chosen = definition.get("delayed-retry-type")
+    least, greatest = (definition.get(f"delayed-retry-{end}") for end in ("min", "max"))
+    if chosen in _DELAYING and least is None:
+        return f"delayed-retry-min is required when delayed-retry-type is {chosen}"
+    if least == 0 or greatest == 0:
+        return "delayed-retry-min and -max must be positive"
+    if type(least) is int and type(greatest) is int and greatest < least:
+        return (
+            f"delayed-retry-max ({greatest}) must not be smaller than delayed-retry-min ({least})"
+        )
     return None
 
 

@@ -468,3 +468,49 @@ def test_the_timeout_of_consumers_is_the_smaller_of_argument_and_policy(
     definition = {"consumer-timeout": 5000}
     catalog.put("policy", "p", {"pattern": "^q", "apply-to": "queues", "definition": definition})
     assert timeout("q") == 5000
+
+
+@pytest.mark.parametrize("kind", ["policy", "operator_policy"])
+@pytest.mark.parametrize(
+    ("delays", "fault"),
+    [
+        ({"type": "all"}, "delayed-retry-min is required when delayed-retry-type is all"),
+        ({"type": "failed", "max": 5}, "delayed-retry-min is required when"),
+        ({"type": "returned"}, "delayed-retry-min is required when"),
+        ({"type": "all", "min": 0}, "delayed-retry-min and -max must be positive"),
+        ({"max": 0}, "delayed-retry-min and -max must be positive"),
+        ({"min": 9, "max": 5}, "delayed-retry-max (5) must not be smaller than delayed-retry-min"),
+        ({"type": "disabled"}, None),
+        ({"min": 5}, None),
+        ({"type": "all", "min": 5, "max": 5}, None),
+        ({"type": ["all"]}, None),
+        ({"min": "x", "max": 5}, None),
+    ],
+)
+def test_delays_of_a_policy_that_do_not_fit_together_are_refused(
+    catalog: CatalogDriver, kind: str, delays: dict[str, Any], fault: str | None
+) -> None:
+    """R-QQ-24; tried with 4.3.6.  A log may have them, so they are judged before a command is
+    proposed.
+    """
+    definition = {f"delayed-retry-{key}": value for key, value in delays.items()}
+    spec = {"pattern": "", "definition": definition, "apply-to": "queues"}
+    operation = catalog_commands.put(kind, VHOST, "p", spec, cause="admin")
+    catalog_checks.judge(operation, profile(), catalog.view)
+    verdict = operation.get("verdict")
+    assert verdict is None if fault is None else verdict.startswith(f"definition: {fault}")
+
+
+def test_only_policies_are_judged_by_their_delays(catalog: CatalogDriver) -> None:
+    """A queue's own arguments say so in a warning; a definition may be anything."""
+    for kind, spec in (
+        ("parameter", {"value": 1, "definition": {"delayed-retry-type": "all"}}),
+        ("policy", {"definition": 5}),
+        ("policy", 5),
+    ):
+        operation = catalog_commands.put(kind, VHOST, "p", {}, cause="admin") | {"spec": spec}
+        catalog_checks.judge(operation, profile(), catalog.view)
+        assert "verdict" not in operation
+    deletion = catalog_commands.delete("policy", VHOST, "p", cause="admin")
+    catalog_checks.judge(deletion, profile(), catalog.view)
+    assert "verdict" not in deletion

@@ -50,6 +50,9 @@ class Profile:
     quorum_default_delivery_limit: int | None = 20
     #: R-DL-4: 4.x (x-acquired-count too), 3.13 or 3.10 (x-delivery-count also on a first basic.get)
     quorum_count_headers: str = "4.x"
+    #: R-Q-3: what a basic.get or a cancelled consumer holds of a quorum queue counts as a consumer
+    #: in declare-ok
+    quorum_holders_are_consumers: bool = False
     #: R-PRI-2: levels; 0: none
     quorum_priorities: int = 32
     #: R-PRI-1: levels of a classic queue with an x-max-priority of 0
@@ -121,6 +124,7 @@ _RABBITMQ_4_3 = {
     "ae_warn_missing": False,
     "replies_return_undelivered": False,
     "quorum_delivery_count_mode": "4.3",
+    "quorum_holders_are_consumers": True,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
     "memory_cgroup_aware": False,
@@ -138,6 +142,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_delivery_count_mode": "3.x",
     "quorum_default_delivery_limit": None,
     "quorum_count_headers": "3.10",
+    "quorum_holders_are_consumers": True,
     "quorum_priorities": 0,
     "classic_zero_priority_levels": 1,
     "consumer_timeout_scope": "channel",

@@ -692,3 +692,24 @@ def test_policies_whose_delays_do_not_fit_together(
     assert status == 400
     assert answer["reason"].startswith(f"Validation failed\n\ndefinition: {reason}")
     assert asked(member, "GET", "policies/%2F/delays")[0] == 404
+
+
+def test_what_a_get_holds_is_a_consumer(channel: Any, profile: str) -> None:
+    """R-Q-3: of a quorum queue, by message, until it is settled; by default autoscalers that read
+    the count see consumers only.
+    """
+    name = declared(channel, "got", x_queue_type="quorum")
+    for _ in range(4):
+        channel.basic_publish("", name, b"")
+    getter, other = channel.connection.channel(), channel.connection.channel()
+
+    def consumers() -> int:
+        return int(channel.queue_declare(name, passive=True).method.consumer_count)
+
+    tags = [taken(each, name)[0].delivery_tag for each in (getter, getter, other)]
+    found = [consumers()]
+    taken(channel, name)
+    found.append(consumers())
+    getter.basic_ack(tags[1], multiple=True)
+    eventually(lambda: consumers() == (2 if profile == "rabbitmq-4.3" else 0), "two are settled")
+    assert found == ([3, 4] if profile == "rabbitmq-4.3" else [0, 0])

@@ -195,6 +195,15 @@ class Consumers:
         """Return the records of a node."""
         return [consumer for consumer in self._by_id.values() if consumer.id.node == node]
 
+    def holders(self) -> int:
+        """Return how many more consumers RabbitMQ has of a quorum queue: each message of a
+        basic.get is one, and each cancelled consumer that holds something.
+        """
+        if len(self._by_id) == self.registered:
+            return 0
+        rest = (consumer for consumer in self._by_id.values() if not consumer.registered)
+        return sum(1 if consumer.id.tag else consumer.held.count for consumer in rest)
+
     def exclusive_holder(self) -> Consumer | None:
         """Return the registered exclusive consumer, if there is one (R-CS-2)."""
         return next((c for c in self._by_id.values() if c.registered and c.exclusive), None)

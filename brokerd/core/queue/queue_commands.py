@@ -294,7 +294,8 @@ def encode_tick() -> bytes:
 def encode_declared() -> bytes:
     """Someone declared the queue again (R-Q-3, R-Q-11).
 
-    Reply: JSON {"ready": count, "consumers": count}.
+    Reply: JSON {"ready": count, "consumers": count}, of a quorum queue also {"holders": count}
+    where a basic.get or a cancelled consumer still holds something.
     """
     return _json(Kind.DECLARED, {})
 

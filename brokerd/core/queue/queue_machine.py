@@ -305,7 +305,10 @@ class QueueMachine(QueueIntake):
         return self._counts()
 
     def _counts(self) -> bytes:
-        return _json({"ready": self.store.ready, "consumers": self.consumers.registered})
+        fields = {"ready": self.store.ready, "consumers": self.consumers.registered}
+        if self._quorum and (holders := self.consumers.holders()):
+            fields["holders"] = holders
+        return _json(fields)
 
     def _declared(self, meta: Meta, command: None) -> bytes:
         if not self._quorum:

@@ -279,7 +279,12 @@ async def _queue_declared(
     vhost = session.connection.vhost
     queue = services.catalog.view.queue(vhost, name)
     try:
-        found = None if queue is None else await topology.counts(services.objects, queue)
+        with_holders = services.profile.quorum_holders_are_consumers
+        found = (
+            None
+            if queue is None
+            else await topology.counts(services.objects, queue, with_holders=with_holders)
+        )
     except QueueStuck:
         if services.catalog.view.usable_queue(vhost, name) is not None:
             raise

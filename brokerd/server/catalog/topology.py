@@ -224,9 +224,12 @@ async def purge_queue(queues: ports.Queues, queue: Queue, *, dead_letters: bool 
     return 0 if raw is None else int(queue_commands.decode_reply(raw).get("messages", 0))
 
 
-async def counts(objects: ports.Objects, queue: Queue) -> tuple[int, int] | None:
+async def counts(
+    objects: ports.Objects, queue: Queue, *, with_holders: bool = False
+) -> tuple[int, int] | None:
     """Return ready messages and consumers for declare-ok (R-Q-3); None: the queue has ended.
 
+    with_holders: who holds messages of a quorum queue and gets no more counts as a consumer.
     When None is returned the catalog knows it too, so that the name is free.
     """
     raw = await ask(objects, queue.uid, queue_commands.encode_declared())
@@ -234,7 +237,9 @@ async def counts(objects: ports.Objects, queue: Queue) -> tuple[int, int] | None
         return None
     fields = queue_commands.decode_reply(raw)
     if not fields.get("deleted"):
-        return fields["ready"], fields["consumers"]
+        # A leader of an earlier version does not say who else holds messages.
+        holders = fields.get("holders", 0) if with_holders else 0
+        return fields["ready"], fields["consumers"] + holders
     operation = catalog_commands.delete(
         "queue", queue.vhost, queue.name, uid=queue.uid, cause="declare"
     )

@@ -363,6 +363,23 @@ def test_a_declaration_is_answered_without_a_command_where_it_changes_nothing() 
         assert q.machine.look(queue_commands.encode_purge(), q.now_ms) is None
 
 
+def test_a_declaration_says_who_holds_messages_of_a_quorum_queue_and_gets_no_more() -> None:
+    """R-Q-3: each message of a get, a cancelled consumer once."""
+    for queue_type, held in (("classic", (None, None)), ("quorum", (2, 3))):
+        q = QueueDriver(queue_type=queue_type)
+        q.fill(5)
+        for _ in range(2):
+            q.get()
+        q.consume("c", prefetch=2)
+        found = []
+        for _ in range(2):
+            reply = q.send(queue_commands.encode_declared()).reply
+            found.append(queue_commands.decode_reply(reply))
+            q.send(queue_commands.encode_cancel(consumer("c")))
+        assert [row.get("holders") for row in found] == list(held)
+        assert [row["consumers"] for row in found] == [1, 0]
+
+
 def test_a_declaration_that_renews_a_lease_is_a_command() -> None:
     """R-Q-11: of a classic queue with an expiry."""
     declared = queue_commands.encode_declared()

@@ -19,7 +19,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from brokerd import __version__, standard_streams
+from brokerd import __version__, extras, standard_streams
 from brokerd.ctl import command_groups, errors, settings
 from brokerd.ctl.settings import Settings, options
 
@@ -230,7 +230,7 @@ def _foreign_summary(name: str, point: importlib.metadata.EntryPoint) -> str:
     text = command_groups.OTHER_PARTS.get(name, f"Of {package}.")
     extra, module = EXTRAS.get(package, ("", ""))
     if module and importlib.util.find_spec(module) is None:
-        text += f" Needs: pip install 'brokerd[{extra}]'"
+        text += f" Needs: {extras.how_to_install(extra)}"
     return text
 
 
@@ -245,10 +245,7 @@ def _load(name: str, entry_point: importlib.metadata.EntryPoint) -> click.Comman
     except ImportError as error:
         package = entry_point.module.partition(".")[0]
         extra, _ = EXTRAS.get(package, ("", ""))
-        # The pip of this very Python takes the extra of the brokerd that lies there, be it a
-        # checkout or a wheel; no index has one.
-        install = f"{sys.executable} -m pip install 'brokerd[{extra}]'"
-        advice = f"; install it with: {install}" if extra else ""
+        advice = f"; install it with: {extras.how_to_install(extra)}" if extra else ""
         raise errors.CtlError(
             f"'{name}' needs the Python module {error.name or package}, which is not installed"
             f"{advice}",

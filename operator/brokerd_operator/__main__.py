@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
+from collections.abc import Iterator
 
 import click
 
-from brokerd import __version__
+from brokerd import __version__, extras
 from brokerd_operator import settings
 
 #: sysexits.h EX_CONFIG
@@ -16,6 +18,20 @@ EXIT_CONFIG = 78
 #: there are each time that they have grown by a quarter: with thousands of resources that was a
 #: tenth of the processor's time. There are few cycles.
 GC_THRESHOLDS = (25_000, 50, 100)
+
+
+@contextlib.contextmanager
+def _the_extra() -> Iterator[None]:
+    """End with a sentence where an import needs what the extra `operator` brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        print(
+            f"brokerd-operator: needs the Python module {error.name}, which is not installed; "
+            f"install it with: {extras.how_to_install('operator')}",
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_CONFIG)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
@@ -38,15 +54,8 @@ def main(context: click.Context) -> None:
     # Imported here: `--help` must not pay for kopf and gRPC. What the imports make stays, and
     # nothing of it is garbage.
     gc.disable()
-    try:
+    with _the_extra():
         from brokerd_operator import app
-    except ModuleNotFoundError as error:
-        print(
-            f"brokerd-operator: needs the Python module {error.name}, which is not installed; "
-            f"install it with: {sys.executable} -m pip install 'brokerd[operator]'",
-            file=sys.stderr,
-        )
-        sys.exit(EXIT_CONFIG)
     gc.freeze()
     gc.enable()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -59,7 +68,8 @@ def main(context: click.Context) -> None:
 @click.option("--patience", default=60.0, help="Seconds to wait for what may still come.")
 def selftest_command(rights: str, ready_url: str, patience: float) -> None:
     """Is the installation whole: API, kinds, rights, operator? What `helm test` runs."""
-    from brokerd_operator import selftest
+    with _the_extra():
+        from brokerd_operator import selftest
 
     try:
         needed = selftest.rights(rights)
@@ -74,7 +84,8 @@ def selftest_command(rights: str, ready_url: str, patience: float) -> None:
 @click.option("--cluster-role", default="", help="Name of a ClusterRole that goes with them.")
 def let_go_command(binding: str, namespaces: str, cluster_role: str) -> None:
     """Let go of RoleBindings that are being deleted. What an uninstallation ends with."""
-    from brokerd_operator.sources import let_go
+    with _the_extra():
+        from brokerd_operator.sources import let_go
 
     sys.exit(let_go.run(binding, tuple(namespaces.split(",")), cluster_role))
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import calendar
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+from brokerd import extras
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,7 +46,7 @@ def check() -> None:
     except ImportError as error:
         raise DeltaUnavailable(
             "--delta needs the package deltalake; install it with: "
-            f"{sys.executable} -m pip install 'brokerd[delta]'"
+            f"{extras.how_to_install('delta')}"
         ) from error
 
 

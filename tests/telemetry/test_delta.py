@@ -20,6 +20,7 @@ from brokerd_telemetry.objects import Place
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from brokerd import extras
 from tests.telemetry import fleet
 from tests.telemetry.object_server import BUCKET, ObjectServer, object_server
 from tests.telemetry.test_job import run_command
@@ -191,7 +192,7 @@ def test_without_the_package_nothing_is_begun(
     arguments = ["run", "--raw", str(tmp_path), "--out", str(tmp_path / "out"), "--delta"]
     done = CliRunner().invoke(telemetry, arguments)
     assert done.exit_code == 1
-    assert "pip install 'brokerd[delta]'" in done.output
+    assert extras.how_to_install("delta") in done.output
     assert not (tmp_path / "out").exists()
 
 

@@ -214,6 +214,8 @@ def without_extras(tmp_path: Path) -> Iterator[Path]:
         ("brokerd.ctl.main", ["up", "-f", "."], "operator"),
         ("brokerd.ctl.main", ["telemetry", "--help"], "telemetry"),
         ("brokerd_operator.__main__", [], "operator"),
+        ("brokerd_operator.__main__", ["selftest"], "operator"),
+        ("brokerd_operator.__main__", ["let-go", "--binding=b", "--namespaces=n"], "operator"),
     ],
 )
 def test_what_an_extra_brings_is_named_where_it_is_missing(
@@ -228,5 +230,5 @@ def test_what_an_extra_brings_is_named_where_it_is_missing(
         timeout=60,
     )
     assert done.returncode != 0
-    assert f"pip install 'brokerd[{extra}]'" in done.stderr
+    assert f"{sys.executable} -m pip install 'brokerd[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr

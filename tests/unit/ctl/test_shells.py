@@ -14,6 +14,7 @@ from brokerd_operator import commands as of_the_operator
 from brokerd_telemetry.commands import telemetry
 from click.testing import CliRunner
 
+from brokerd import extras
 from brokerd.ctl import command_groups, main, man_pages
 
 BIN = Path(sys.executable).parent
@@ -49,7 +50,7 @@ def test_the_root_help_begins_with_up_and_cuts_nothing_off() -> None:
 def test_a_part_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(main.EXTRAS, "brokerd_operator", ("operator", "no_such_module"))
     found = " ".join(CliRunner().invoke(main.brokerctl, ["help"]).output.split())
-    assert "its other resources. Needs: pip install 'brokerd[operator]'" in found
+    assert f"its other resources. Needs: {extras.how_to_install('operator')}" in found
 
 
 def completed(*words: str, shell: str = "zsh") -> str:

@@ -73,7 +73,8 @@ def test_a_misspelt_broker_is_wrong_with_the_one_that_was_meant(
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (tmp_path / "queue.yaml").write_text(QUEUE.replace("name: orders", "name: ordres"))
     told = _plan(tmp_path, capsys)
-    assert "wrong: Queue q: BrokerNotFound: brokerRef: no file has the cluster" in told
+    place = f"wrong: {tmp_path}/queue.yaml:4: Queue q: BrokerNotFound: "
+    assert f"{place}brokerRef: no file has the cluster" in told
     assert "did you mean default/orders?" in told
     assert "+ queue" not in told
 

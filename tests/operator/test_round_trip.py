@@ -540,10 +540,13 @@ async def test_plan_tells_rivals_and_missing_grants(tmp_path: Path) -> None:
         resource("Queue", "b", name="q"),
         foreign,
     )
-    assert "! Queue b: NameConflict: Queue default/a is for the same object" in lines
-    assert any(
-        line.startswith("! Queue theirs: NotGranted: BrokerCluster default/prod grants nothing to")
-        for line in lines
+    conflicts = [line.partition(": ") for line in lines if line.startswith("! ")]
+    assert all(place.startswith(f"! {tmp_path}/") for place, _, _ in conflicts)
+    assert sorted(said for _, _, said in conflicts)[0] == (
+        "Queue b: NameConflict: Queue default/a is for the same object"
+    )
+    assert sorted(said for _, _, said in conflicts)[1].startswith(
+        "Queue theirs: NotGranted: BrokerCluster default/prod grants nothing to"
     )
 
 

@@ -15,7 +15,7 @@ from brokerd_operator.local import export_topology
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.ports import LOOPBACK, PortReservations
 from brokerd_operator.reconcile.topology import ObservedObject
-from brokerd_operator.sources import certificates, directory
+from brokerd_operator.sources import certificates, directory, documents
 from brokerd_operator.sources.api import merge_patch
 from brokerd_operator.sources.cluster_objects import is_part
 from brokerd_operator.specs import registry
@@ -66,7 +66,8 @@ def test_uid_is_kept_between_runs(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("a: [", "a.yaml:1: is not YAML"),
-        ("x: &a 1\ny: *a\n", "aliases are not allowed"),
+        ("x: &a 1\ny: *a\n", "a.yaml:2: aliases are not allowed: write the value out"),
+        ("spec:\n  a: 1\n  b: 2\n  a: 3\n", "a.yaml:4: the field a is there twice"),
         ("kind: Queue\n", "apiVersion"),
         ("- 1\n", "must be a mapping"),
         ("!!python/object:os.system {}\n", "is not YAML"),
@@ -92,7 +93,7 @@ def test_resource_that_is_there_twice_is_told(store: directory.Directory, tmp_pa
 def test_huge_file_is_refused(
     store: directory.Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "FILE_BYTES_MAX", 10)
+    monkeypatch.setattr(documents, "FILE_BYTES_MAX", 10)
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "a.yaml").write_text("a: " + "b" * 10)
     (problem,) = store.load_files(tmp_path / "r")

@@ -26,6 +26,8 @@ from brokerd_operator.reconcile import dependencies, drift, granting, plan
 from brokerd_operator.reconcile.actions import Action, Conflict, Delete, SetOwner, Upsert
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.sources import directory as files
+from brokerd_operator.sources import documents
+from brokerd_operator.sources.documents import Document
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
@@ -72,6 +74,8 @@ class Wanted:
     secrets: dict[str, Mapping[str, bytes]] = field(default_factory=dict, repr=False)
     #: Specs of BrokerClusters and BrokerConnections as `up` knows them.
     known: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    #: Where each resource stands.
+    documents: dict[Key, Document] = field(default_factory=dict)
     #: What a brokerRef may name, by namespace/name.
     clusters: list[str] = field(default_factory=list)
 
@@ -152,18 +156,18 @@ def _misspelt(broker: Reference, known: list[str]) -> Invalid | None:
 
 def _wanted(directory: Path, data_dir: Path, report: Report) -> Wanted:
     """Valid resources, with the uid and generation they have in the environment."""
-    documents, problems = files.read(directory)
+    found, problems = documents.read(directory)
     validator = validation.Validator.from_directory()
     known, secrets = _known(data_dir)
     wanted = Wanted(secrets=secrets, known=known)
-    for document in documents:
+    for document in found:
         body = document.body
         old = None
         if isinstance(body, dict) and isinstance(body.get("metadata"), dict):
             old = known.get(keys.key_of(body))
         verdict = validator.admit(body, old=old)
         if isinstance(verdict, validation.Refused):
-            problems.append(files.Problem(document.place, verdict.message))
+            problems += files.problems_of(document, verdict.errors)
             continue
         metadata = verdict.body["metadata"]
         if verdict.body["kind"] == "Secret":
@@ -175,6 +179,7 @@ def _wanted(directory: Path, data_dir: Path, report: Report) -> Wanted:
         metadata["generation"] = before.get("generation", 1)
         metadata["creationTimestamp"] = before.get("creationTimestamp", "")
         wanted.cache.put(verdict.body)
+        wanted.documents[keys.key_of(verdict.body)] = document
     report.lines += [f"wrong: {problem}" for problem in problems]
     report.has_problems = bool(problems)
     return wanted
@@ -216,7 +221,7 @@ def _plan_broker(key: Key, wanted: Wanted, report: Report) -> None:
     entry = wanted.cache.get(key)
     assert entry is not None
     if isinstance(entry.spec, Invalid):
-        _wrong(f"{key.kind} {key.name}", entry.spec, report)
+        _wrong(key, entry.spec, wanted, report)
         return
     before = wanted.known.get(key)
     if before is None:
@@ -232,8 +237,16 @@ def _plan_broker(key: Key, wanted: Wanted, report: Report) -> None:
         _tell_differences(found, report)
 
 
-def _wrong(name: str, problem: Invalid, report: Report) -> None:
-    report.lines.append(f"wrong: {name}: {problem.reason}: {problem.message}")
+def _wrong(
+    key: Key, problem: Invalid | Conflict, wanted: Wanted, report: Report, sign: str = "wrong:"
+) -> None:
+    """Tell it with the line of the field that the message begins with, else that of the spec."""
+    first = problem.message.split(maxsplit=1)[0].rstrip(":").removeprefix("spec.")
+    path = "" if isinstance(problem, Conflict) else f"spec.{first}"
+    (place,) = wanted.documents[key].places([path])
+    report.lines.append(
+        f"{sign} {place}: {key.kind} {key.name}: {problem.reason}: {problem.message}"
+    )
     report.has_problems = True
 
 
@@ -248,18 +261,17 @@ def _plan_one(key: Key, wanted: Wanted, topologies: dict[str, Topology], report:
     assert entry is not None
     spec, meta = entry.spec, entry.meta
     if isinstance(spec, Invalid):
-        _wrong(name, spec, report)
+        _wrong(key, spec, wanted, report)
         return
     assert isinstance(spec, TopologySpec)
     conflict = _conflict(key, spec, meta, wanted)
     if conflict is not None:
-        report.lines.append(f"! {name}: {conflict.reason}: {conflict.message}")
-        report.has_problems = True
+        _wrong(key, conflict, wanted, report, "!")
         return
     broker = spec.broker_ref.reference(meta)
     unknown = _misspelt(broker, wanted.clusters)
     if unknown is not None:
-        _wrong(name, unknown, report)
+        _wrong(key, unknown, wanted, report)
         return
     topology = topologies.setdefault(broker.key, Topology())
     desired = registry.desired(spec, meta, _inputs(spec, meta, wanted))
@@ -273,8 +285,7 @@ def _plan_one(key: Key, wanted: Wanted, topologies: dict[str, Topology], report:
     )
     found = plan.plan(resource, topology, context)
     if isinstance(found, Conflict):
-        report.lines.append(f"! {name}: {found.reason}: {found.message}")
-        report.has_problems = True
+        _wrong(key, found, wanted, report, "!")
         return
     missing = dependencies.check(spec.dependencies(meta), topology.has)
     for action in found.actions:

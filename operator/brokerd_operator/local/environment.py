@@ -39,6 +39,7 @@ from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import Member, MemberState
 from brokerd_operator.local.ports import LOOPBACK, PortReservations
 from brokerd_operator.sources import directory as files
+from brokerd_operator.sources import documents
 from brokerd_operator.specs.model import Reference, TopologySpec
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Environment:
         self._tasks: list[asyncio.Task[Any]] = []
         self._stack = contextlib.AsyncExitStack()
         self.data_dir = Path()
-        self.problems: list[files.Problem] = []
+        self.problems: list[documents.Problem] = []
         self._directory: Path | None = None
         self._store: files.Directory | None = None
         self._driver: LocalClusters | None = None
@@ -259,7 +260,7 @@ class Environment:
         try:
             self.problems = self.store.load_files(self._directory)
         except EmbeddedError as error:
-            self.problems = [files.Problem(str(self._directory), str(error))]
+            self.problems = [documents.Problem(str(self._directory), str(error))]
         for problem in self.problems:
             self._say(f"not applied: {problem}")
 

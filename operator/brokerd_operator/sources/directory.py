@@ -16,12 +16,9 @@ import json
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from brokerd_operator import validation
 from brokerd_operator.engine import keys
@@ -31,99 +28,15 @@ from brokerd_operator.engine.status import now_text
 from brokerd_operator.local.cluster import write_private
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.manifests import secrets as secret_manifests
+from brokerd_operator.schema import FieldError
+from brokerd_operator.sources.documents import Document, Problem, read
 from brokerd_operator.specs.model import Meta
 from brokerd_operator.specs.user import UserSpec
 
 log = logging.getLogger(__name__)
 
-FILE_BYTES_MAX = 4 * 1024 * 1024
-FILES_MAX = 1000
 RESOURCES_MAX = 100_000
 STATE_FILE = "resources.json"
-SUFFIXES = (".yaml", ".yml")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something in a file that cannot be used."""
-
-    place: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.message}"
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader without aliases, which can stand for very large documents (SEC-49)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        return super().compose_node(parent, index)
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document of a file, with the place where it begins."""
-
-    place: str
-    body: Any
-
-
-def read(path: Path) -> tuple[list[Document], list[Problem]]:
-    """All documents of a file or of the files of a directory, in the order of their names."""
-    if not path.exists():
-        raise EmbeddedError(f"{path} does not exist")
-    if path.is_dir():
-        files = sorted(item for item in path.iterdir() if item.suffix in SUFFIXES)
-        if not files:
-            raise EmbeddedError(f"{path} holds no .yaml file")
-    else:
-        files = [path]
-    documents: list[Document] = []
-    problems: list[Problem] = []
-    for file in files[:FILES_MAX]:
-        found, problem = _read_file(file)
-        documents += found
-        if problem is not None:
-            problems.append(problem)
-    if len(files) > FILES_MAX:
-        problems.append(Problem(str(path), f"holds more than {FILES_MAX} files"))
-    return documents, problems
-
-
-def _read_file(file: Path) -> tuple[list[Document], Problem | None]:
-    documents: list[Document] = []
-    try:
-        if file.stat().st_size > FILE_BYTES_MAX:
-            return [], Problem(str(file), f"is larger than {FILE_BYTES_MAX} bytes")
-        text = file.read_text(encoding="utf-8")
-        loader = _Loader(text)
-        try:
-            while loader.check_node():
-                node = loader.get_node()
-                body = loader.construct_document(node)
-                if body is not None and node is not None:
-                    place = f"{file}:{node.start_mark.line + 1}"
-                    documents += [Document(place, item) for item in _items(body)]
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return documents, Problem(f"{file}:{line}", f"is not YAML: {error.problem}")
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        return documents, Problem(str(file), f"is not YAML: {error}")
-    except OSError as error:
-        return documents, Problem(str(file), error.strerror or str(error))
-    return documents, None
-
-
-def _items(body: Any) -> list[Any]:
-    if isinstance(body, dict) and body.get("kind") == "List" and "items" in body:
-        items = body["items"]
-        return items if isinstance(items, list) else [body]
-    return [body]
 
 
 class Directory:
@@ -175,9 +88,7 @@ class Directory:
         places: dict[Key, str] = {}
         secrets_seen: set[tuple[str, str]] = set()
         for document in documents[:RESOURCES_MAX]:
-            problem = self._apply_document(document, seen, places, secrets_seen)
-            if problem is not None:
-                problems.append(problem)
+            problems += self._apply_document(document, seen, places, secrets_seen)
         if problems and keep_on_problem:
             # A file that cannot be read now says nothing about what it held: nothing is deleted.
             return problems
@@ -196,38 +107,40 @@ class Directory:
         seen: set[Key],
         places: dict[Key, str],
         secrets_seen: set[tuple[str, str]],
-    ) -> Problem | None:
+    ) -> list[Problem]:
         body = document.body
         if isinstance(body, dict) and body.get("kind") in _IGNORED:
-            return None
+            return []
         key = _key(body)
         if key is not None:
             if key in places:
-                return Problem(document.place, f"{key.resource} is also at {places[key]}")
+                return [Problem(document.place, f"{key.resource} is also at {places[key]}")]
             places[key] = document.place
             # Also when it is refused: a resource with a mistake is not a deleted one.
             seen.add(key)
             if key.kind == "Secret":
                 secrets_seen.add((key.namespace, key.name))
-        message = self.apply(body, by_program=False)
-        return Problem(document.place, message) if message else None
+        return problems_of(document, self._admit(body, by_program=False))
 
     # ---- what an API server does --------------------------------------------------------------
 
     def apply(self, body: Any, *, by_program: bool = True) -> str:
         """Create or change a resource; what is wrong with it, or nothing."""
+        errors = self._admit(body, by_program=by_program)
+        return f"{_named(body)}{'; '.join(map(str, errors))}" if errors else ""
+
+    def _admit(self, body: Any, *, by_program: bool) -> tuple[FieldError, ...]:
         key = _key(body)
         old = self._resources.get(key) if key is not None else None
         if old is not None and keys.is_deleting(old):
-            return f"{old['kind']} {old['metadata']['name']} is still being deleted"
+            return (FieldError("", "is still being deleted"),)
         verdict = self._validator.admit(body, old=old)
         if isinstance(verdict, validation.Refused):
-            name = f"{key.kind} {key.name}: " if key is not None else ""
-            return f"{name}{verdict.message}"
+            return verdict.errors
         admitted = verdict.body
         if admitted["kind"] == "Secret":
             self._apply_secret(admitted)
-            return ""
+            return ()
         assert key is not None
         key = keys.key_of(admitted)
         if by_program:
@@ -236,7 +149,7 @@ class Directory:
             self._create(key, admitted)
         else:
             self._change(key, admitted, old)
-        return ""
+        return ()
 
     def _create(self, key: Key, body: dict[str, Any]) -> None:
         metadata = body["metadata"]
@@ -416,6 +329,19 @@ def _key(body: Any) -> Key | None:
     if namespace is not None and not isinstance(namespace, str):
         return None
     return Key(body["kind"], namespace or "default", name)
+
+
+def _named(body: Any) -> str:
+    """How a message begins that is about a document."""
+    key = _key(body)
+    return f"{key.kind} {key.name}: " if key is not None else ""
+
+
+def problems_of(document: Document, errors: Sequence[FieldError]) -> list[Problem]:
+    """What is wrong with a document, each with the line of its field."""
+    name = _named(document.body)
+    places = document.places([error.path for error in errors])
+    return [Problem(place, f"{name}{error}") for place, error in zip(places, errors, strict=True)]
 
 
 def all_ready(bodies: Iterable[Body]) -> bool:

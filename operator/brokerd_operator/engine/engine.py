@@ -32,8 +32,9 @@ from brokerd_operator.engine.metrics import Metrics
 from brokerd_operator.engine.session import BrokerSession, NotKnownYet
 from brokerd_operator.engine.shell import ClusterDriver, Store
 from brokerd_operator.engine.standings import Standings
+from brokerd_operator.engine.turns import Lane
 from brokerd_operator.engine.versions import Version
-from brokerd_operator.engine.work_queue import WorkQueue
+from brokerd_operator.engine.work_queue import CLUSTERS, WorkQueue
 from brokerd_operator.reconcile import reserved
 from brokerd_operator.reconcile.topology import ObservedObject
 from brokerd_operator.specs.access import Grant
@@ -80,7 +81,9 @@ class Engine:
         self.settings = settings or EngineSettings()
         self.random = random.Random()
         self.cache = ResourceCache()
-        self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, self.random)
+        self.queue: WorkQueue[Key] = WorkQueue(
+            time.monotonic, self.random, self._lane, self.settings.workers
+        )
         self.drift = DriftWatch()
         self.links = Links()
         self.kept_aside = KeptAside()
@@ -155,6 +158,16 @@ class Engine:
     def reference_changed(self, reference: Reference) -> None:
         """A Secret or another object that resources name has changed."""
         self.wake(self.cache.referring_to(reference))
+
+    def _lane(self, key: Key) -> Lane:
+        """Whose turn a pass takes."""
+        if key.kind in BROKER_KINDS:
+            return Lane(key.namespace, CLUSTERS)
+        entry = self.cache.get(key)
+        if entry is None or not isinstance(entry.spec, TopologySpec):
+            return Lane(key.namespace)
+        reference = entry.spec.broker_ref.reference(entry.meta)
+        return Lane(key.namespace, f"{reference.kind}/{reference.key}")
 
     # ---- for the passes -----------------------------------------------------------------------
 

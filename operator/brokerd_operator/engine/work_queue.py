@@ -1,7 +1,8 @@
-"""The keyed work queue: one worker per key at most, due times, back-off (design/operator.md §9).
+"""The keyed work queue: one worker per key at most, due times, back-off, fair turns.
 
-Pure of what the keys mean. Invariant: a key is at most once among the due ones and at most once
-with a worker; a key added while it is with a worker is due again when that worker is done.
+design/operator.md §9. Pure of what the keys mean. Invariant: a key is at most once among the due
+ones and at most once with a worker; a key added while it is with a worker is due again when that
+worker is done.
 """
 
 from __future__ import annotations
@@ -10,27 +11,53 @@ import asyncio
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from brokerd_operator.engine.turns import Lane, Turns
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 300.0
 #: A herd of keys that failed together must not come back together.
 JITTER = 0.2
+#: Workers that passes over clusters, or over the resources of one broker, leave to the others: a
+#: broker that does not answer in time holds as many workers as it gets.
+LEFT_TO_OTHERS = 2
+#: The lanes of keys that go before all others have this in place of a broker.
+CLUSTERS = "clusters"
 
 K = TypeVar("K")
+
+
+def _one_lane(_: object) -> Lane:
+    return Lane("")
 
 
 class WorkQueue(Generic[K]):
     """Owns due times and failure counts of all keys."""
 
-    def __init__(self, clock: Callable[[], float], randomness: random.Random) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        randomness: random.Random,
+        lane_of: Callable[[K], Lane] = _one_lane,
+        workers: int = 1,
+    ) -> None:
         self._clock = clock
         self._random = randomness
+        self._lane_of = lane_of
+        self._busy_max = max(1, workers - LEFT_TO_OTHERS)
         self._due: dict[K, float] = {}
+        #: Keys whose time will come.
         self._heap: list[tuple[float, int, K]] = []
+        #: Keys whose time has come: clusters, and everything else.
+        self._clusters: Turns[K] = Turns()
+        self._others: Turns[K] = Turns()
         self._order = itertools.count()
-        self._working: set[K] = set()
+        #: Keys with a worker, and the broker of their lane.
+        self._working: dict[K, str] = {}
+        self._busy: Counter[str] = Counter()
         self._failures: dict[K, int] = {}
         self._changed = asyncio.Event()
 
@@ -88,26 +115,45 @@ class WorkQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """The worker has finished with a key."""
-        self._working.discard(key)
+        broker = self._working.pop(key)
+        self._busy[broker] -= 1
+        if not self._busy[broker]:
+            del self._busy[broker]
         due = self._due.get(key)
         if due is not None:
             heapq.heappush(self._heap, (due, next(self._order), key))
+        # A lane that had all workers it may have is open again.
+        if due is not None or self._clusters or self._others:
             self._changed.set()
 
     def _take(self) -> K | None:
-        while self._heap:
-            due, _, key = self._heap[0]
-            if self._due.get(key) != due or key in self._working:
-                # Superseded, forgotten, or `done` will bring it back.
-                heapq.heappop(self._heap)
-                continue
-            if due > self._clock():
-                return None
-            heapq.heappop(self._heap)
-            del self._due[key]
-            self._working.add(key)
-            return key
+        self._sort_in()
+        for turns in (self._clusters, self._others):
+            found = turns.pop(self._is_wanted, self._is_open)
+            if found is not None:
+                lane, key = found
+                del self._due[key]
+                self._working[key] = lane.broker
+                self._busy[lane.broker] += 1
+                return key
         return None
+
+    def _sort_in(self) -> None:
+        """Keys whose time has come wait for their turn."""
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now:
+            due, _, key = heapq.heappop(self._heap)
+            if self._is_wanted(due, key):
+                lane = self._lane_of(key)
+                turns = self._clusters if lane.broker == CLUSTERS else self._others
+                turns.push(lane, due, key)
+
+    def _is_wanted(self, due: float, key: K) -> bool:
+        """False: superseded, forgotten, or `done` will bring it back."""
+        return self._due.get(key) == due and key not in self._working
+
+    def _is_open(self, lane: Lane) -> bool:
+        return not lane.broker or self._busy[lane.broker] < self._busy_max
 
     @property
     def is_idle(self) -> bool:

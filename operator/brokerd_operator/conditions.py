@@ -296,9 +296,18 @@ def find(body: Mapping[str, Any], type_: str) -> Condition | None:
 
 def is_expired(body: Mapping[str, Any]) -> bool:
     """Whether the status says that the broker removed the object of this very spec by its terms."""
+    return _is_ready_for(body, "Expired")
+
+
+def was_applied(body: Mapping[str, Any]) -> bool:
+    """Whether the status says that the broker had the object of this very spec."""
+    return _is_ready_for(body, "Applied")
+
+
+def _is_ready_for(body: Mapping[str, Any], reason: str) -> bool:
     ready = find(body, READY)
     generation = (body.get("metadata") or {}).get("generation")
-    if ready is None or ready.reason != "Expired":
+    if ready is None or ready.reason != reason:
         return False
     return bool(ready.observed_generation == generation)
 

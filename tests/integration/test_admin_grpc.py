@@ -71,6 +71,28 @@ def delete(kind: str, name: str, vhost: str = "/", **more: Any) -> Any:
     return Operation(id=name, action=Operation.DELETE, kind=kind, vhost=vhost, name=name, **more)
 
 
+def test_a_listing_names_what_ended_by_its_own_terms(admin: Admin) -> None:
+    """An operator that did not run asks for it; whoever does not ask is not told."""
+    settings = {"expires": 100}
+    admin.apply(
+        put("queue", "ends", {"type": "classic", "settings": settings}),
+        put("queue", "goes", {"type": "classic"}),
+    )
+    admin.apply(delete("queue", "goes"))
+    eventually(lambda: ("queue", "ends") not in admin.objects("queue"), "the queue expires")
+
+    def ended(*kinds: str, vhost: str = "", asked: bool = True) -> list[tuple[str, str]]:
+        request = admin_pb2.ListTopologyRequest(kinds=kinds, vhost=vhost, with_ended=asked)
+        events = [event for page in admin.call("ListTopology", request) for event in page.ended]
+        return [(event.object.name, event.cause) for event in events]
+
+    assert ("ends", "expired") in ended()
+    assert "goes" not in [name for name, _ in ended()]
+    assert ("ends", "expired") in ended("queue", vhost="/")
+    assert ("ends", "expired") not in ended("exchange")
+    assert ended(vhost="elsewhere") == ended(asked=False) == []
+
+
 def test_a_batch_makes_objects_and_the_same_batch_again_changes_nothing(admin: Admin) -> None:
     binding = {"source": "ex", "destination": "qu", "routing_key": "k"}
     batch = [

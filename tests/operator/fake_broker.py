@@ -156,7 +156,11 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
     async def ListTopology(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._check(context)
         shown = [self.shown(identity) for identity in self.objects]
-        yield admin_pb2.TopologyPage(objects=shown, revision=self.revision)
+        last = {(it.object.kind, it.object.vhost, it.object.name): it for it in self._history}
+        ended = [event for event in last.values() if event.cause in ("expired", "auto-delete")]
+        yield admin_pb2.TopologyPage(
+            objects=shown, revision=self.revision, ended=ended if request.with_ended else []
+        )
 
     async def WatchTopology(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._check(context)

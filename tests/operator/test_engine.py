@@ -228,6 +228,64 @@ async def test_what_expired_stays_away_when_the_operator_starts_again(bench: Ben
     await bench.until_reason("Queue", "q", "Applied")
 
 
+async def start_again(bench: Bench, *meanwhile: Callable[[], None]) -> None:
+    """Nobody watches while these are done; then all resources come as at a start."""
+    key = Key("BrokerConnection", "default", "prod")
+    session = bench.engine.session(key.reference)
+    assert session is not None
+    for body in bench.store.resources():
+        bench.engine.remove(Key(body["kind"], "default", body["metadata"]["name"]))
+    await bench.until("the session ends", lambda: not session._tasks)
+    for one in meanwhile:
+        one()
+    for body in bench.store.resources():
+        bench.engine.put(body)
+
+
+async def test_what_expired_while_no_operator_ran_stays_away(bench: Bench) -> None:
+    """The broker remembers why it went (TopologyPage.ended); what somebody deleted comes back."""
+    other = Identity("queue", "/", "other")
+    for name in ("q", "other"):
+        bench.add("Queue", name, expires="1m")
+        await bench.until_reason("Queue", name, "Applied")
+    await start_again(
+        bench,
+        lambda: bench.broker.remove(Q, cause="expired"),
+        lambda: bench.broker.remove(other),
+    )
+    await bench.until_reason("Queue", "q", "Expired")
+    await bench.until("other comes back", lambda: bench.broker.named("queue") == ["other"])
+    bench.add("Queue", "q", expires="2m")
+    await bench.until_reason("Queue", "q", "Applied")
+    # It came again: what is done to it now is another matter.
+    bench.broker.remove(Q)
+    await bench.until("q comes back", lambda: Q in bench.broker.objects)
+
+
+async def test_a_spec_that_changed_while_no_operator_ran_is_applied(bench: Bench) -> None:
+    bench.add("Queue", "q", expires="1m")
+    await bench.until_reason("Queue", "q", "Applied")
+    await start_again(
+        bench,
+        lambda: bench.broker.remove(Q, cause="expired"),
+        lambda: bench.add("Queue", "q", expires="2m"),
+    )
+    await bench.until("the queue is there", lambda: Q in bench.broker.objects)
+    await bench.until_reason("Queue", "q", "Applied")
+
+
+async def test_another_look_that_is_asked_for_ends_expired(bench: Bench) -> None:
+    bench.add("Queue", "q", expires="1m")
+    await bench.until_reason("Queue", "q", "Applied")
+    bench.broker.remove(Q, cause="expired")
+    await bench.until_reason("Queue", "q", "Expired")
+    body = bench.store.get(Key("Queue", "default", "q"))
+    assert body is not None
+    annotations = {"brokerd.io/reconcile-at": "now"}
+    bench.engine.put({**body, "metadata": {**body["metadata"], "annotations": annotations}})
+    await bench.until_reason("Queue", "q", "Applied")
+
+
 async def test_a_shovel_that_has_done_its_work_is_not_made_again(bench: Bench) -> None:
     """design/operator.md §8: a member deletes the definition with the cause auto-delete."""
     done = Identity("parameter", "/", "shovel/mover")

@@ -166,6 +166,10 @@ class CatalogMachine:
         """Return the changes after a revision, None if they are compacted (WatchTopology)."""
         return self.state.changes_since(revision)
 
+    def removed_by(self, causes: frozenset[str]) -> list[TopologyChanged]:
+        """Return what was removed for these causes and not made again (ListTopology)."""
+        return self.state.removed_by(causes)
+
     # Commands.
 
     def _run(self, operation: Any, changes: Changes) -> Json:

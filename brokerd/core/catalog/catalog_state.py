@@ -215,6 +215,15 @@ class CatalogState:
         """
         return self._changes.since(revision)
 
+    def removed_by(self, causes: frozenset[str]) -> list[TopologyChanged]:
+        """Return what was removed for one of these causes and not made again, as far as the log of
+        changes reaches back.
+        """
+        last: dict[tuple[str, str, str], TopologyChanged] = {}
+        for change in self._changes.since(self._changes.compacted_revision) or ():
+            last[change.kind, change.vhost, change.name] = change
+        return [change for change in last.values() if change.deleted and change.cause in causes]
+
     # Changing; for catalog_changes.py and catalog_machine.py only.
 
     def add(self, record: Record) -> None:

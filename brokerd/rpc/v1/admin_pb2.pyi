@@ -88,20 +88,24 @@ class TopologyObject(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., vhost: _Optional[str] = ..., name: _Optional[str] = ..., spec: _Optional[str] = ..., hash: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ListTopologyRequest(_message.Message):
-    __slots__ = ("kinds", "vhost")
+    __slots__ = ("kinds", "vhost", "with_ended")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     VHOST_FIELD_NUMBER: _ClassVar[int]
+    WITH_ENDED_FIELD_NUMBER: _ClassVar[int]
     kinds: _containers.RepeatedScalarFieldContainer[str]
     vhost: str
-    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., vhost: _Optional[str] = ...) -> None: ...
+    with_ended: bool
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., vhost: _Optional[str] = ..., with_ended: _Optional[bool] = ...) -> None: ...
 
 class TopologyPage(_message.Message):
-    __slots__ = ("objects", "revision")
+    __slots__ = ("objects", "revision", "ended")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[TopologyObject]
     revision: int
-    def __init__(self, objects: _Optional[_Iterable[_Union[TopologyObject, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    ended: _containers.RepeatedCompositeFieldContainer[TopologyEvent]
+    def __init__(self, objects: _Optional[_Iterable[_Union[TopologyObject, _Mapping]]] = ..., revision: _Optional[int] = ..., ended: _Optional[_Iterable[_Union[TopologyEvent, _Mapping]]] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
     __slots__ = ("operations",)

@@ -54,6 +54,8 @@ FEATURES = (
     "federation-exchange",
     "password-overlap",
 )
+#: Causes of removals by an object's own terms (TopologyEvent.cause).
+OWN_TERMS = frozenset(("expired", "auto-delete"))
 #: Settings that may be changed at run time; "@member" behind the name limits one to a member.
 SETTINGS = (alarms.MEMORY_SETTING, alarms.DISK_SETTING, cluster_name.SETTING)
 
@@ -104,6 +106,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             if kind not in admin_objects.KINDS:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{kind}'")
         records = [record for kind in kinds for record in view.records(kind, request.vhost or None)]
+        ended = self._ended(kinds, request.vhost) if request.with_ended else []
         for start in range(0, len(records) or 1, PAGE):
             # Page by page, since a hundred thousand at once would hold everyone up for a second.
             present = (
@@ -113,7 +116,15 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             objects = [
                 admin_objects.listing(record, keyring) for record in present if record is not None
             ]
-            yield admin_pb2.TopologyPage(objects=objects, revision=revision)
+            yield admin_pb2.TopologyPage(objects=objects, revision=revision, ended=ended)
+            ended = []
+
+    def _ended(self, kinds: list[str], vhost: str) -> list[admin_pb2.TopologyEvent]:
+        return [
+            self._event(change)
+            for change in self._services.catalog.machine.removed_by(OWN_TERMS)
+            if change.kind in kinds and vhost in ("", change.vhost)
+        ]
 
     async def ApplyTopology(
         self, requests: AsyncIterator[admin_pb2.ApplyRequest], context: Context

@@ -257,19 +257,28 @@ class AdminClient:
 
     async def list_topology(self) -> tuple[list[ObservedObject], int]:
         """All objects, and the revision they are of."""
+        found, revision, _ = await self.list_with_ended()
+        return found, revision
+
+    async def list_with_ended(self) -> tuple[list[ObservedObject], int, set[Identity]]:
+        """All objects, the revision they are of, and what the broker removed by its own terms.
+
+        Of these the broker remembers the newest; one of an earlier release tells of none.
+        """
 
         async def call(
             stub: admin_pb2_grpc.AdminStub, metadata: Metadata
-        ) -> tuple[list[ObservedObject], int]:
+        ) -> tuple[list[ObservedObject], int, set[Identity]]:
             found: list[ObservedObject] = []
             revision = 0
-            pages = stub.ListTopology(
-                admin_pb2.ListTopologyRequest(), metadata=metadata, timeout=CALL_TIMEOUT_S
-            )
+            ended: set[Identity] = set()
+            request = admin_pb2.ListTopologyRequest(with_ended=True)
+            pages = stub.ListTopology(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
             async for page in pages:
                 found += [observed(item) for item in page.objects]
                 revision = page.revision
-            return found, revision
+                ended |= {observed(event.object).identity for event in page.ended}
+            return found, revision, ended
 
         return await self._call(call)
 

@@ -114,17 +114,19 @@ class Engine:
     def put(self, body: Body) -> None:
         """A resource is there or has changed."""
         key = keys.key_of(body)
-        is_new = self.cache.get(key) is None
+        before = self.cache.get(key)
         needs_pass, woken = self.cache.put(body)
         if not needs_pass:
             return
         entry = self.cache.get(key)
         if entry is not None:
-            if is_new and conditions.is_expired(body):
+            if before is None and conditions.is_expired(body):
                 # It was so before this process began.
                 self.expired[key] = entry.meta.generation
-            if self.expired.get(key) not in (None, entry.meta.generation):
-                del self.expired[key]
+            if self.expired.get(key) not in (None, entry.meta.generation) or (
+                before is not None and keys.is_asked_anew(before.body, body)
+            ):
+                self.expired.pop(key, None)
         self.queue.succeed(key)
         self.queue.add(key)
         self.wake(woken)
@@ -225,6 +227,18 @@ class Engine:
         if entry is None or not isinstance(entry.spec, BrokerClusterSpec | BrokerConnectionSpec):
             return ()
         return entry.spec.access
+
+    def expired_generation(self, key: Key, session: BrokerSession) -> int | None:
+        """The generation of a resource whose object the broker removed by its own terms.
+
+        While no operator ran it may have been the one whose status says that it was applied.
+        """
+        entry = self.cache.get(key)
+        if entry is not None and key not in self.expired and conditions.was_applied(entry.body):
+            ended = session.topology.ended
+            if any(identity in ended for _, identity in entry.claims):
+                self.expired[key] = entry.meta.generation
+        return self.expired.get(key)
 
     def wait_for(self, key: Key, broker: Reference, absent: Iterable[Identity]) -> None:
         """Wake a resource when one of these objects appears."""

@@ -59,6 +59,12 @@ def is_paused(body: Body) -> bool:
     return annotation(body, PAUSE) == "true"
 
 
+def is_asked_anew(before: Body, body: Body) -> bool:
+    """Whether a person asked for another pass since."""
+    asked = (RECONCILE_AT, FLUX_REQUESTED_AT)
+    return any(annotation(before, name) != annotation(body, name) for name in asked)
+
+
 def is_deleting(body: Body) -> bool:
     return bool((body.get("metadata") or {}).get("deletionTimestamp"))
 

@@ -207,9 +207,9 @@ class BrokerSession:
         if self.info is not None and self.info.cluster_id != info.cluster_id:
             # Made anew behind our back (MTO#624): nothing that we wrote is there.
             self.written.clear()
-        items, revision = await client.list_topology()
+        items, revision, ended = await client.list_with_ended()
         self.info = info
-        self.topology.replace(items, revision)
+        self.topology.replace(items, revision, ended)
         self.state, self.problem, self.is_denied = State.UP, "", False
         self.listener.broker_synced(self)
         await self._watch(client, revision)

@@ -215,7 +215,7 @@ class TopologyPass:
             is_paused=keys.is_paused(self.body),
             may_take_over=keys.annotation(self.body, keys.TAKEOVER) == "true",
             confirmed_generation=int(confirm) if confirm and confirm.isdecimal() else None,
-            expired_generation=self.engine.expired.get(self.key),
+            expired_generation=self.engine.expired_generation(self.key, session),
             written=session.written,
             account=session.account,
         )

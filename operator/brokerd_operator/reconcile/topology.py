@@ -39,6 +39,8 @@ class Topology:
         self._by_owner: dict[str, dict[Identity, None]] = {}
         #: Revisions of removals, so that late news of an object that went does not revive it.
         self._removed: dict[Identity, int] = {}
+        #: What was removed by its own terms before the listing, and did not come again.
+        self.ended: set[Identity] = set()
         self.revision = 0
 
     def __len__(self) -> int:
@@ -67,6 +69,7 @@ class Topology:
             return False
         self._forget(identity)
         self._removed.pop(identity, None)
+        self.ended.discard(identity)
         self._objects[identity] = item
         if item.owner is not None:
             self._by_owner.setdefault(item.owner.resource, {})[identity] = None
@@ -83,8 +86,11 @@ class Topology:
         self.revision = max(self.revision, revision)
         return present
 
-    def replace(self, items: Iterable[ObservedObject], revision: int) -> None:
+    def replace(
+        self, items: Iterable[ObservedObject], revision: int, ended: Iterable[Identity] = ()
+    ) -> None:
         """Take a full listing."""
+        self.ended = set(ended)
         self._objects.clear()
         self._by_owner.clear()
         self._removed.clear()

@@ -553,6 +553,21 @@ def test_same_log_gives_the_same_state_and_replies(catalog: CatalogDriver) -> No
     assert other.snapshot() == catalog.machine.snapshot()
 
 
+def test_what_ended_by_its_own_terms_is_told_until_it_comes_again_or_is_forgotten() -> None:
+    catalog = CatalogDriver(changes_max=20)
+    own_terms = frozenset(("expired", "auto-delete"))
+    for name in ("ended", "deleted", "again", "stays"):
+        catalog.put("exchange", name, {"type": "topic"})
+    for name, cause in (("ended", "expired"), ("deleted", "admin"), ("again", "auto-delete")):
+        catalog.delete("exchange", name, cause=cause)
+    catalog.put("exchange", "again", {"type": "topic"})
+    found = catalog.machine.removed_by(own_terms)
+    assert [(change.name, change.cause) for change in found] == [("ended", "expired")]
+    for number in range(20):
+        catalog.put("exchange", f"x{number}", {"type": "topic"})
+    assert catalog.machine.removed_by(own_terms) == []
+
+
 def test_changes_can_be_resumed_until_they_are_compacted() -> None:
     catalog = CatalogDriver(changes_max=20)
     start = catalog.view.revision

@@ -58,6 +58,9 @@ OWNED = frozenset(
     | {HEALTHY, TELEMETRY_FRESH}
 )
 
+#: What every resource has in the sense of kstatus.
+STANDARD = frozenset({READY, RECONCILING, STALLED})
+
 TRUE = "True"
 FALSE = "False"
 UNKNOWN = "Unknown"
@@ -127,7 +130,7 @@ REASONS: dict[str, Meaning] = {
     "FightingDrift": _USER_ERROR,
     "ShrinkNotSupported": _USER_ERROR,
     "VolumeExpansionNotSupported": _USER_ERROR,
-    # The API server does not take an object of a BrokerCluster: invalid, forbidden, over a quota.
+    # The API server does not take what is written for a resource: invalid, forbidden, over a quota.
     "ApiRefused": _USER_ERROR,
     # A member that was restarted does not become ready in its time.
     "MemberNotReady": _USER_ERROR,
@@ -178,7 +181,7 @@ EVENT_REASONS = (
     *("CredentialsSet", "CertificateRenewed", "CertificateReplaced"),
     *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),
     *("AuthorityMade", "AuthoritySwitched", "AuthorityDropped", "AuthorityReplaced"),
-    *("NamespaceUnavailable", "NamespaceAvailable"),
+    *("NamespaceUnavailable", "NamespaceAvailable", "MemberBlocked"),
 )
 
 

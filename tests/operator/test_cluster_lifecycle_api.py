@@ -198,8 +198,9 @@ def test_a_member_that_a_quota_refuses_is_said(space: Namespace, operator: Opera
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "scarce"}}
     space.apply({**quota, "spec": {"hard": hard}})
     made = Members(space, "scarce", replicas=1, storage={"className": "scarce"})
-    said = "0 of 1 members are ready; scarce-0: it has no pod; Events of StatefulSet scarce say why"
-    wait_for("the missing pod", lambda: made.wait("WaitingForMembers")["message"] == said)
+    message = made.wait("ApiRefused")["message"]
+    assert "Pod scarce-0: " in message
+    assert "exceeded quota: scarce" in message
     space.delete("resourcequota", "scarce")
     made.delete()
 

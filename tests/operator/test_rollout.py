@@ -604,7 +604,7 @@ async def test_old_and_new_authorities_are_trusted_while_members_change_certific
     api: Any = Mounting(*mounted)
     nothing: Any = None
     driver = KubernetesClusters(api, Settings(), nothing, SecretReads(api))
-    await driver._next_step({}, made, applied(made))
+    await driver._next_step({}, made, applied(made), Refusals())
     found = (await driver._authorities(made)).decode()
     assert set(found.split("\n")) == {f"who signed {name}" for name in trusted}
     assert found.startswith("who signed company-ca")

@@ -194,7 +194,7 @@ no wildcard, no listing of Secrets, and no way to delete a Secret or a volume cl
   verbs: [get, list, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch, delete]

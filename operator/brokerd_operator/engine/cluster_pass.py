@@ -66,9 +66,6 @@ async def run(engine: Engine, key: Key, entry: Entry) -> None:
         if session.info is not None:
             fields["brokerUID"] = session.info.cluster_id
             fields["version"] = session.info.version
-    if report.again_s is not None:
-        engine.queue.add(key, report.again_s)
-    engine.queue.succeed(key)
     remarks = () if report.reason == "Stopped" else await _remarks(engine, key, entry)
     _date_operation(fields, previous)
     value = status.plain_status(
@@ -79,7 +76,10 @@ async def run(engine: Engine, key: Key, entry: Entry) -> None:
         (*report.conditions, *account, *remarks),
         fields,
     )
-    await engine.write_status(key, entry.body, value)
+    await engine.write_status(key, entry.body, value, report.refused)
+    if report.again_s is not None:
+        engine.queue.add(key, report.again_s)
+    engine.queue.succeed(key)
 
 
 async def _account(

@@ -10,9 +10,10 @@ on the queue.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,9 @@ from brokerd_operator.engine.kept_aside import KeptAside
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.links import Links
 from brokerd_operator.engine.metrics import Metrics
+from brokerd_operator.engine.refusals import Refusals, failed_status
 from brokerd_operator.engine.session import BrokerSession, NotKnownYet
-from brokerd_operator.engine.shell import ClusterDriver, Store
+from brokerd_operator.engine.shell import ClusterDriver, Store, StoreError
 from brokerd_operator.engine.standings import Standings
 from brokerd_operator.engine.turns import Lane
 from brokerd_operator.engine.versions import Version
@@ -41,6 +43,8 @@ from brokerd_operator.specs.access import Grant
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
 from brokerd_operator.specs.model import Identity, Reference, TopologySpec
+
+log = logging.getLogger(__name__)
 
 #: The broker removes these by the object's own terms (design/operator.md §8).
 EXPIRY_CAUSES = frozenset(("expired", "auto-delete"))
@@ -94,6 +98,8 @@ class Engine:
         self.carrying: set[Key] = set()
         #: Resources whose last pass failed: what it wrote may be there or not.
         self.unsure: set[Key] = set()
+        #: What failed, and is told in statuses.
+        self.refusals = Refusals(time.monotonic)
         #: Set when a broker can be asked for the first time.
         self.is_asking = asyncio.Event()
         self.metrics = Metrics()
@@ -141,6 +147,7 @@ class Engine:
         self.expired.pop(key, None)
         self.carrying.discard(key)
         self.unsure.discard(key)
+        self.refusals.forget(key)
         self._stop_waiting(key)
         if key.kind in BROKER_KINDS:
             self.health.forget(key.reference)
@@ -257,10 +264,43 @@ class Engine:
                 if not waiting:
                     del self._waiting[name]
 
-    async def write_status(self, key: Key, body: Body, value: Mapping[str, Any]) -> None:
-        """Write a status if it says something new."""
-        if await status.write(self.store, body, value):
-            self.metrics.status_written(key.kind)
+    async def write_status(
+        self, key: Key, body: Body, value: Mapping[str, Any], refused: Sequence[str] = ()
+    ) -> None:
+        """Write a status if it says something new.
+
+        One that the API server refuses is told of by an Event, and tried again with back-off
+        whatever wakes the resource meanwhile. `refused` is for the Events (status.write).
+        """
+        if self.refusals.is_resting(key, body):
+            return
+        try:
+            if await status.write(self.store, body, value, refused):
+                self.metrics.status_written(key.kind)
+        except StoreError as error:
+            if not error.is_answer or error.is_passing:
+                raise
+            await self._status_refused(key, body, error)
+        else:
+            self.refusals.status_taken(key)
+
+    async def _status_refused(self, key: Key, body: Body, error: StoreError) -> None:
+        pause_s = self.refusals.status_refused(key, body)
+        self.queue.add(key, pause_s)
+        self.metrics.failed(key.kind)
+        text = f"{error.what}: {error}"
+        log.warning("status refused key=%s retry_s=%.0f %s", key.resource, pause_s, text)
+        await self.store.emit(body, "Warning", status.REFUSED, text)
+
+    async def tell_failure(self, key: Key, error: Exception) -> None:
+        """Say in the status what made a pass fail, once it does not pass by itself.
+
+        Raises OSError or Gone where that is not to be had, either.
+        """
+        said = self.refusals.failed(key, error)
+        entry = self.cache.get(key)
+        if said is not None and entry is not None:
+            await self.write_status(key, entry.body, failed_status(entry.body, said))
 
     async def _resolve(self, reference: Reference) -> Target | None:
         if reference.kind == "BrokerCluster":

@@ -43,6 +43,7 @@ async def _work(engine: Engine) -> None:
         began = time.monotonic()
         try:
             await _pass(engine, key)
+            engine.refusals.succeeded(key)
         except Gone:
             # Only this resource of the name: another one may have come and be due already.
             engine.queue.succeed(key)
@@ -60,9 +61,18 @@ async def _work(engine: Engine) -> None:
                 error,
                 exc_info=is_defect,
             )
+            await _tell(engine, key, error)
         finally:
             engine.metrics.passed(key.kind, time.monotonic() - began)
             engine.queue.done(key)
+
+
+async def _tell(engine: Engine, key: Key, error: Exception) -> None:
+    """The status says why the pass failed; what stands against that too has the log."""
+    try:
+        await engine.tell_failure(key, error)
+    except (Gone, OSError) as further:
+        log.info("status not written key=%s error=%r", key.resource, further)
 
 
 async def _pass(engine: Engine, key: Key) -> None:

@@ -21,6 +21,18 @@ class Gone(Exception):
     """The resource is not there any more; nothing is to be written."""
 
 
+class StoreError(OSError):
+    """Where resources live did not take what was written, or did not let it be read."""
+
+    #: What it was about, in words: `Secret orders-keys`.
+    what: str
+    #: Whether there was an answer at all.
+    is_answer: bool
+    #: Whether another try may succeed though nobody changes anything: it is overloaded, somebody
+    #: else was faster, a webhook did not answer.
+    is_passing: bool
+
+
 class Store(Protocol):
     """Where resources live."""
 
@@ -68,6 +80,8 @@ class ClusterReport:
     expiries: Mapping[str, float] = field(default_factory=dict)
     #: When members that were started again had ended, in seconds since 1970, by member and reason.
     ends: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    #: What the API server refuses until somebody does something, each in words.
+    refused: tuple[str, ...] = ()
 
 
 class ClusterDriver(Protocol):

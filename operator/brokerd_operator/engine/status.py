@@ -16,6 +16,8 @@ from brokerd_operator.reconcile.drift import DIFFERENCES_MAX, Difference
 from brokerd_operator.specs.model import Meta, TopologySpec
 
 _MISSING = "MissingDependency"
+#: The API server refuses something, and somebody has to do something about it.
+REFUSED = "ApiRefused"
 
 
 def now_text() -> str:
@@ -95,21 +97,41 @@ def plain_status(
     return status
 
 
-async def write(store: Store, body: Body, status: Mapping[str, Any]) -> bool:
-    """Write if it says something new, and tell when Ready flips or a Warning arises."""
+async def write(
+    store: Store, body: Body, status: Mapping[str, Any], refused: Sequence[str] = ()
+) -> bool:
+    """Write if it says something new, and tell when Ready flips, a Warning arises, or the API
+    server refuses something; `refused` has what, where Ready says other things as well."""
     previous = body.get("status") or {}
     if conditions.is_same_status(previous, status):
         return False
     await store.write_status(body, status)
     written = {"status": status}
+    await _tell_refused(store, body, conditions.find(written, conditions.READY), refused)
     await _tell_ready(store, body, conditions.find(written, conditions.READY))
     await _tell_warning(store, body, conditions.find(written, conditions.WARNING))
     return True
 
 
+async def _tell_refused(
+    store: Store, body: Body, after: conditions.Condition | None, refused: Sequence[str]
+) -> None:
+    """An Event for each refusal that Ready has not told of before."""
+    before = conditions.find(body, conditions.READY)
+    if not refused and after is not None and after.reason == REFUSED:
+        refused = (after.message,)
+    for line in map(conditions.scrub, refused):
+        if before is None or line not in before.message:
+            await store.emit(body, "Warning", REFUSED, line)
+
+
 async def _tell_ready(store: Store, body: Body, after: conditions.Condition | None) -> None:
     before = conditions.find(body, conditions.READY)
-    if after is None or (before is not None and before.reason == after.reason):
+    if (
+        after is None
+        or after.reason == REFUSED
+        or (before is not None and before.reason == after.reason)
+    ):
         return
     is_stalled = conditions.REASONS[after.reason].is_stalled
     was_ready = before is not None and before.status == conditions.TRUE

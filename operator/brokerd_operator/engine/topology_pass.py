@@ -96,13 +96,14 @@ class TopologyPass:
         outcome = await self._gather(spec, session)
         if outcome is None:
             return
+        # What the API server does not take is a failure as well, and has the back-off of one.
+        await self._tell(spec, outcome, session)
         if outcome.has_failed:
             self.engine.queue.retry(self.key)
         else:
             self.engine.queue.succeed(self.key)
             if outcome.again_s is not None:
                 self.engine.queue.add(self.key, outcome.again_s)
-        await self._tell(spec, outcome, session)
 
     def _look_anew(self) -> TopologySpec | None:
         """Go on with what the API server answered; None when that is for another pass."""

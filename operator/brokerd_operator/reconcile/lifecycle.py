@@ -45,6 +45,8 @@ class Pass:
     late: tuple[str, ...] = ()
     #: Why members cannot start until somebody does something, in words.
     obstacles: tuple[str, ...] = ()
+    #: Pods that the API server refuses to the StatefulSet's controller, in words.
+    refused_pods: tuple[str, ...] = ()
     #: Ready's reason before.
     was: str = ""
     #: Reason and message of what the API server does not take.

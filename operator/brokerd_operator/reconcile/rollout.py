@@ -171,6 +171,13 @@ def obstacle(pod: Json) -> str:
     return ""
 
 
+def is_unpullable(pod: Json) -> bool:
+    """Whether its node cannot get an image."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    states = [(item.get("state") or {}).get("waiting") or {} for item in containers]
+    return any(state.get("reason") in _UNPULLABLE for state in states)
+
+
 @dataclass(frozen=True, slots=True)
 class Restarts:
     """How often a member was started again in its pod, and how it ended the last time."""

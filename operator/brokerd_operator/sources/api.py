@@ -19,6 +19,7 @@ import kubernetes
 import urllib3
 from kubernetes.client.exceptions import ApiException
 
+from brokerd_operator.engine.shell import StoreError
 from brokerd_operator.specs import registry
 
 THREADS = 8
@@ -32,6 +33,8 @@ LIST_TRIES = 3
 EXPIRED = 410
 #: Overloaded, broken or restarting for a moment; 0 is no answer at all.
 PASSING = frozenset((0, 429, 500, 502, 503, 504))
+#: Answers that another try may change by itself: nobody has to touch the spec for it.
+LATER = frozenset((401, 408, 409, 429))
 PAGE_TRIES = 5
 PAGE_RETRY_S = 0.25
 
@@ -75,19 +78,25 @@ PLURALS = {
     "TLSRoute": "tlsroutes",
     "TCPRoute": "tcproutes",
 }
+KINDS = {plural: kind for kind, plural in PLURALS.items()}
 
 
-class ApiError(OSError):
+class ApiError(StoreError):
     """A request failed; `status` is the HTTP status, 0 without an answer.
 
     `reason` is the API server's word for it: a 409 may be AlreadyExists or Conflict.
     """
 
-    def __init__(self, status: int, message: str, method: str = "", reason: str = "") -> None:
+    def __init__(
+        self, status: int, message: str, method: str = "", reason: str = "", what: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.is_read = method == "GET"
+        self.what = what
+        self.is_answer = status != 0
+        self.is_passing = status in LATER or status >= 500
 
     @property
     def is_not_found(self) -> bool:
@@ -108,6 +117,26 @@ def path_of(api_version: str, kind: str, namespace: str, name: str = "") -> str:
     if name:
         parts.append(name)
     return "/".join(parts)
+
+
+def shown(path: str, body: Any) -> str:
+    """What a request is about, in words: `status of User alice`."""
+    parts = path.partition("?")[0].strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    if not rest:
+        return path
+    kind = KINDS.get(rest[0], rest[0])
+    name = rest[1] if len(rest) > 1 else _named(body)
+    part = f"{rest[2]} of " if len(rest) > 2 else ""
+    return f"{part}{kind} {name}".rstrip()
+
+
+def _named(body: Any) -> str:
+    """The name of an object that is to be made."""
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    return str((metadata or {}).get("name") or "")
 
 
 class Api:
@@ -171,12 +200,14 @@ class Api:
         except ApiException as error:
             message = _said(error.body, "message") or str(error.reason)
             reason = _said(error.body, "reason")
-            raise ApiError(error.status or 0, message, method, reason) from error
+            status = error.status or 0
+            raise ApiError(status, message, method, reason, shown(path, body)) from error
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"the API server does not answer: {error}") from error
         if not 200 <= response.status <= 299:
             message = _said(data, "message") or str(response.reason)
-            raise ApiError(response.status, message, method, _said(data, "reason"))
+            reason = _said(data, "reason")
+            raise ApiError(response.status, message, method, reason, shown(path, body))
         found = json.loads(data, object_hook=_shared) if data else {}
         if not isinstance(found, dict):
             return {}

@@ -18,15 +18,8 @@ from brokerd_operator.specs import arguments
 
 #: What was applied last, so that an unchanged object costs a GET and no write.
 APPLIED_HASH = "brokerd.io/applied-hash"
-#: Answers that another try may change by itself: nobody has to touch the spec for it.
-PASSING_STATUSES = frozenset((401, 408, 409, 429))
 #: Refusals that a message names in full; the others are counted.
 SHOWN_MAX = 3
-
-
-def is_passing(error: ApiError) -> bool:
-    """Whether the cause is the API server's own state rather than what it was asked for."""
-    return error.status in PASSING_STATUSES or error.status >= 500
 
 
 class NameConflict(Exception):
@@ -38,7 +31,7 @@ class Refusals:
     """What the API server did not take in one pass, and what is somebody else's."""
 
     _lines: list[str] = field(default_factory=list)
-    _is_lasting: bool = False
+    _lasting: list[str] = field(default_factory=list)
     _is_conflict: bool = False
 
     def add(self, what: str, error: ApiError) -> None:
@@ -46,10 +39,18 @@ class Refusals:
 
         Those pass by themselves and say nothing about the objects: the queue tries again.
         """
-        if not error.status or (error.is_read and is_passing(error)):
+        if not error.status or (error.is_read and error.is_passing):
             raise error
-        self._is_lasting = self._is_lasting or not is_passing(error)
-        self._lines.append(f"{what}: {error}")
+        line = f"{what}: {error}"
+        if error.is_passing:
+            self._lines.append(line)
+        else:
+            self.add_lasting(line)
+
+    def add_lasting(self, line: str) -> None:
+        """Note a refusal that somebody must do something about, of others' requests as well."""
+        self._lines.append(line)
+        self._lasting.append(line)
 
     async def collect(self, what: str, work: Awaitable[object]) -> bool:
         """Wait for `work`; whether the API server took it."""
@@ -76,7 +77,12 @@ class Refusals:
         """Lasting ones come first: somebody has to do something about them."""
         if self._is_conflict:
             return "NameConflict"
-        return "ApiRefused" if self._is_lasting else "WaitingForApi"
+        return "ApiRefused" if self._lasting else "WaitingForApi"
+
+    @property
+    def lasting(self) -> tuple[str, ...]:
+        """Those that somebody must do something about."""
+        return tuple(self._lasting)
 
     @property
     def message(self) -> str:

@@ -14,7 +14,6 @@ from brokerd_operator.manifests.naming import Context
 from brokerd_operator.reconcile import resizing, rollout
 from brokerd_operator.reconcile.resizing import State
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
-from brokerd_operator.sources.cluster_objects import is_passing
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class ClusterPods:
         try:
             found = await self._api.get(path)
         except ApiError as error:
-            if not error.status or is_passing(error):
+            if not error.status or error.is_passing:
                 raise
             log.warning("template %s cannot be read: %s", revision, error)
             return None
@@ -90,7 +89,7 @@ class ClusterPods:
                 content_type="application/strategic-merge-patch+json",
             )
         except ApiError as error:
-            if not error.status or is_passing(error):
+            if not error.status or error.is_passing:
                 raise
             log.warning("pod %s is restarted rather than resized: %s", name, error)
             return False

@@ -15,7 +15,6 @@ from brokerd_operator.manifests.naming import Context
 from brokerd_operator.reconcile import volumes
 from brokerd_operator.reconcile.volumes import Plan
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
-from brokerd_operator.sources.cluster_objects import is_passing
 
 #: What the API server's admission says of a StorageClass without allowVolumeExpansion.
 _CLASS_SAYS = "must support resize"
@@ -63,7 +62,7 @@ class ClusterVolumes:
                     path = path_of("v1", "PersistentVolumeClaim", context.namespace, name)
                     await self._api.merge(path, patch, is_dry=is_dry)
         except ApiError as error:
-            if not error.status or is_passing(error):
+            if not error.status or error.is_passing:
                 raise
             cause = f"PersistentVolumeClaim {name}: {error}"
             is_class = _CLASS_SAYS in str(error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from brokerd_operator.sources.cluster_certificates import (
     ClusterCertificates,
     Emit,
 )
+from brokerd_operator.sources.cluster_events import ClusterEvents
 from brokerd_operator.sources.cluster_objects import ClusterObjects, Refusals, is_applied
 from brokerd_operator.sources.cluster_pods import ClusterPods, Outdated
 from brokerd_operator.sources.cluster_routes import AGAIN_S as ROUTE_AGAIN_S
@@ -82,6 +83,7 @@ class KubernetesClusters:
         self._certificates = ClusterCertificates(api, self._secrets, settings.lifetimes, emit)
         self._objects = ClusterObjects(api)
         self._pods = ClusterPods(api)
+        self._events = ClusterEvents(api)
         self._volumes = ClusterVolumes(api)
         self._routes = ClusterRoutes(api, self._objects.apply)
         self._contexts: dict[str, Context] = {}
@@ -100,8 +102,16 @@ class KubernetesClusters:
             return await self._reconcile(body, meta, spec, refusals)
         except ApiError as error:
             # Raises it again where the API server did not answer: nothing could be written now.
-            refusals.add(f"BrokerCluster {meta.name}", error)
-        return ClusterReport(refusals.reason, refusals.message, again_s=REFUSED_AGAIN_S)
+            refusals.add(error.what or f"BrokerCluster {meta.name}", error)
+        # Nothing was learned of all else: it stays as it was told.
+        kept = conditions.carried(body, sorted(conditions.OWNED - conditions.STANDARD))
+        return ClusterReport(
+            refusals.reason,
+            refusals.message,
+            kept,
+            again_s=REFUSED_AGAIN_S,
+            refused=refusals.lasting,
+        )
 
     async def _reconcile(
         self, body: Body, meta: Meta, spec: BrokerClusterSpec, refusals: Refusals
@@ -120,7 +130,7 @@ class KubernetesClusters:
             return ClusterReport("WaitingForSecret", text, again_s=STEP_AGAIN_S)
         context, plan, claims = await self._grow(context, stateful_set)
         is_going = bool((stateful_set or {}).get("metadata", {}).get("deletionTimestamp"))
-        taken = await self._step(body, context, stateful_set or {}, is_going)
+        taken = await self._step(body, context, stateful_set or {}, is_going, refusals)
         count = _replicas(stateful_set or {})
         manifests = cluster_manifests.objects(
             context, taken.step.count if taken.step.kind is StepKind.RESIZE else count
@@ -141,7 +151,9 @@ class KubernetesClusters:
             stateful_set = await self._api.get(path)
         self._contexts[f"{meta.namespace}/{meta.name}"] = context
         now = datetime.datetime.now(datetime.UTC)
-        state = await self._observed(body, context, stateful_set or {}, taken, now)
+        state = await self._observed(body, context, stateful_set or {}, taken, claims, now)
+        for said in state.refused_pods:
+            refusals.add_lasting(said)
         state = replace(
             state,
             refused=(refusals.reason, refusals.message) if refusals else ("", ""),
@@ -150,10 +162,12 @@ class KubernetesClusters:
             is_between=is_between,
             pending_image=image.pending,
         )
+        await self._tell_obstacles(body, state)
         staying = lifecycle.staying(state.pods, context.is_member)
         for said in lifecycle.restarted(body.get("status") or {}, staying):
             await self._emit(body, "Warning", "MemberRestarted", said)
         report = self._report(context, stateful_set or {}, state, claims)
+        report = replace(report, refused=refusals.lasting)
         if certificates is not None:
             report = with_certificates(report, certificates)
         return _with_route(report, await self._routes.reconcile(context))
@@ -248,16 +262,30 @@ class KubernetesClusters:
         plan = await self._volumes.grow(context, plan, present)
         return replace(context, volume_size=plan.size), plan, claims
 
+    async def _tell_obstacles(self, body: Body, state: Pass) -> None:
+        """An Event for what keeps a member from starting, if it did so a look ago as well."""
+        before = conditions.find(body, conditions.READY)
+        for line in map(conditions.scrub, state.obstacles):
+            if before is not None and line in before.message:
+                await self._emit(body, "Warning", "MemberBlocked", line)
+
     async def _step(
-        self, body: Body, context: Context, stateful_set: Json, is_going: bool
+        self,
+        body: Body,
+        context: Context,
+        stateful_set: Json,
+        is_going: bool,
+        refusals: Refusals,
     ) -> Taken:
         """Take the next step that is the broker's or a pod's; none without a StatefulSet."""
         if is_going:
             fenced = tuple((body.get("status") or {}).get("fenced") or ())
             return Taken(Step(StepKind.DONE), "", Outdated(), fenced, None)
-        return await self._next_step(body, context, stateful_set)
+        return await self._next_step(body, context, stateful_set, refusals)
 
-    async def _next_step(self, body: Body, context: Context, stateful_set: Json) -> Taken:
+    async def _next_step(
+        self, body: Body, context: Context, stateful_set: Json, refusals: Refusals
+    ) -> Taken:
         spec = context.spec
         pods = await self._pods.all(context) if stateful_set else []
         self._mounted[f"{context.namespace}/{context.name}"] = rollout.certificate_secrets(pods)
@@ -282,10 +310,13 @@ class KubernetesClusters:
         step = scaling.next_step(fleet)
         problem = complaint
         if not problem and step.kind in (StepKind.ADD, StepKind.REMOVE, StepKind.RESTART):
-            problem = await self._take(context, step, current, is_up=step.member in ready)
+            is_up = step.member in ready
+            problem = await self._take(context, step, current, refusals, is_up=is_up)
         return Taken(step, problem, old, tuple(fenced), hold)
 
-    async def _take(self, context: Context, step: Step, current: int, *, is_up: bool) -> str:
+    async def _take(
+        self, context: Context, step: Step, current: int, refusals: Refusals, *, is_up: bool
+    ) -> str:
         """Do what a step asks of the broker or of a pod; "" or why not."""
         problem = ""
         if step.kind is not StepKind.RESTART or is_up:
@@ -294,7 +325,8 @@ class KubernetesClusters:
                 address = context.peer_address(step.member)
                 problem = await members.carry_out(asked, step, address)
         if step.kind is StepKind.RESTART and not problem:
-            await self._api.delete(path_of("v1", "Pod", context.namespace, step.member))
+            path = path_of("v1", "Pod", context.namespace, step.member)
+            await refusals.collect(f"restart of Pod {step.member}", self._api.delete(path))
         return problem
 
     async def _fence(self, body: Body, context: Context, pods: list[Json]) -> tuple[list[str], str]:
@@ -402,6 +434,7 @@ class KubernetesClusters:
         context: Context,
         stateful_set: Json,
         taken: Taken,
+        claims: list[Json],
         now: datetime.datetime,
     ) -> Pass:
         """How the members are after the step."""
@@ -419,11 +452,24 @@ class KubernetesClusters:
             and not (name in pods and is_pod_serving(pods[name]))
             and rollout.overdue(pods.get(name), self._missing[key].get(name), now, limit_s)
         ]
-        stuck = [
-            f"{name}: {why}"
-            for name in names
-            if (why := self._obstacle(context, name, pods.get(name), now))
-        ]
+        refused = await self._events.refused_pods(
+            stateful_set, [name for name in names if self._is_missing(context, name, now)]
+        )
+        unbound = await self._events.unbound(claims)
+        unpulled = await self._missing_pull_secrets(context, pods.values())
+        stuck = []
+        for name in names:
+            if name in refused:
+                # Told as a refusal.
+                continue
+            why = self._obstacle(context, name, pods.get(name), now)
+            no_volume = unbound.get(f"data-{name}", "")
+            if no_volume:
+                why = f"PersistentVolumeClaim data-{name} has no volume: {no_volume}"
+            elif why and name in pods and rollout.is_unpullable(pods[name]):
+                why += unpulled
+            if why:
+                stuck.append(f"{name}: {why}")
         before = conditions.find(body, conditions.READY)
         return Pass(
             total=total,
@@ -437,6 +483,7 @@ class KubernetesClusters:
             hold=taken.hold,
             late=tuple(late),
             obstacles=tuple(stuck),
+            refused_pods=tuple(f"Pod {name}: {refused[name]}" for name in names if name in refused),
             was=before.reason if before is not None else "",
             seconds_to_window=rollout.seconds_to_window(context.spec, now),
         )
@@ -447,9 +494,24 @@ class KubernetesClusters:
         """Why a member cannot start; who has no pod yet gets some time for it."""
         if pod is not None:
             return rollout.obstacle(pod)
-        since = self._missing[f"{context.namespace}/{context.name}"][name]
-        is_new = (now - since).total_seconds() < NO_POD_S
-        return "" if is_new else f"it has no pod; Events of StatefulSet {context.name} say why"
+        if not self._is_missing(context, name, now):
+            return ""
+        return f"it has no pod; Events of StatefulSet {context.name} say why"
+
+    def _is_missing(self, context: Context, name: str, now: datetime.datetime) -> bool:
+        """Whether a member has had no pod for a while."""
+        since = self._missing[f"{context.namespace}/{context.name}"].get(name)
+        return since is not None and (now - since).total_seconds() >= NO_POD_S
+
+    async def _missing_pull_secrets(self, context: Context, pods: Iterable[Json]) -> str:
+        """What is to be said of an image that cannot be pulled: the kubelet passes over Secrets
+        that are not there."""
+        names = [item.name for item in context.spec.image_pull_secrets]
+        if not names or not any(rollout.is_unpullable(pod) for pod in pods):
+            return ""
+        gone = [name for name in names if await self._secrets.live(context, name) is None]
+        said = f"Secret {', '.join(gone)} of spec.imagePullSecrets does not exist"
+        return f"; {said}" if gone else ""
 
     def _report(
         self,

@@ -31,6 +31,7 @@ from brokerd.server import (
     metrics,
     metrics_detailed,
     telemetry_hooks,
+    telemetry_peers,
 )
 from brokerd.server.access import tokens
 from brokerd.server.access.admission import Admission
@@ -99,6 +100,7 @@ from brokerd.server.process import Process
 from brokerd.server.queue_groups import Listeners, QueueGroups
 from brokerd.server.runtime import MemberRuntime
 from brokerd.server.tasks import Tasks, log_failure
+from brokerd.server.telemetry_peers import TelemetryPeers
 from brokerd.server.timers import DeadlineWheel
 from brokerd.server.topology_walk import TopologyWalk
 from brokerd.server.variables import Variables
@@ -497,7 +499,11 @@ def build_fronts(member: Member) -> Fronts:
     alarms = access.alarms.all
     runtime = MemberRuntime(base.lifecycle, alarms, monitor, endpoints, members.leadership)
     counted = (base.counters, base.queues, base.host, access.connections, runtime)
-    rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host))
+    peers = TelemetryPeers(
+        telemetry_peers.Members(process.node, view.members, base.host.alive, members.calls),
+        config.port("grpc"),
+    )
+    rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host), peers)
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
     admin = _admin_services(base, access, messages, members, runtime)
     client_calls.serve(members.calls, admin)

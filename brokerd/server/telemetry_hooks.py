@@ -128,6 +128,22 @@ class Topology(Protocol):
         ...
 
 
+class Peers(Protocol):
+    """The other members (telemetry_peers.py)."""
+
+    async def run(self, interval_s: float) -> None:
+        """Ask them from time to time, until it is cancelled."""
+        ...
+
+    def standing(self) -> tuple[list[str], list[str]]:
+        """Return the names of those that are up, and of those that are not."""
+        ...
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each member's gRPC is reached, "" where that is not known."""
+        ...
+
+
 @dataclass(slots=True, frozen=True)
 class Sources:
     """Where the rows come from."""
@@ -138,6 +154,7 @@ class Sources:
     connections: Sized
     runtime: Runtime
     topology: Topology
+    peers: Peers
 
 
 class Telemetry:
@@ -177,7 +194,7 @@ class Telemetry:
         self._collecting = asyncio.Lock()
         self._since_us = _now_us()
         self.service = TelemetryService(
-            self._writer, config.data_dir / "results", self._authorise, self.collect
+            self._writer, config.data_dir / "results", self._authorise, self.collect, self._members
         )
 
     def start(self) -> None:
@@ -195,11 +212,17 @@ class Telemetry:
         needed = rpc_auth.WRITERS if is_change else rpc_auth.READERS
         return await self._callers.authenticate(context, needed)
 
+    def _members(self) -> list[tuple[str, str, bool]]:
+        addresses = self._sources.peers.addresses()
+        return [(name, address, name == self._node) for name, address in addresses.items()]
+
     async def _run(self) -> None:
         interval_s = self._config.interval_ms / 1000
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.collect()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sources.peers.run(interval_s))
+            while True:
+                await asyncio.sleep(interval_s)
+                await self.collect()
 
     async def collect(self) -> None:
         """Write the rows of the interval that ends now.
@@ -251,10 +274,14 @@ class Telemetry:
         """Return the member's own row; one per interval, so its absence means loss."""
         sources = self._sources
         monitor = sources.runtime.monitor
+        up, down = sources.peers.standing()
         row: dict[str, Any] = {
             "k": "node",
             "t0": since_us,
             "t1": now_us,
+            # A job that has no row of one that is up knows that it has not seen all.
+            "peers": up,
+            "peers_down": down or None,
             "conns": len(sources.connections),
             "leaders": len(sources.queues.led),
         }

@@ -32,7 +32,9 @@ RELEASED_MAX = 100_000
 
 
 class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
-    """Serves the sealed segments of a writer.  `collect` counts what is up to this moment."""
+    """Serves the sealed segments of a writer.  `collect` counts what is up to this moment;
+    `members` returns (name, address, is it this one) of each member of the cluster.
+    """
 
     def __init__(
         self,
@@ -40,11 +42,13 @@ class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
         result_dir: Path,
         authorise: Authorise,
         collect: Callable[[], Awaitable[None]],
+        members: Callable[[], list[tuple[str, str, bool]]],
     ) -> None:
         self._writer = writer
         self._result_dir = result_dir
         self._authorise = authorise
         self._collect = collect
+        self._members = members
 
     async def ListSegments(
         self, request: telemetry_pb2.ListSegmentsRequest, context: Context
@@ -62,7 +66,11 @@ class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
             segments = await asyncio.to_thread(self._writer.seal_now)
         except TimeoutError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        return telemetry_pb2.SealResponse(segments=_rows(segments))
+        members = [
+            telemetry_pb2.ClusterMember(name=name, address=address, is_self=is_self)
+            for name, address, is_self in self._members()
+        ]
+        return telemetry_pb2.SealResponse(segments=_rows(segments), members=members)
 
     async def ReadSegment(
         self, request: telemetry_pb2.ReadSegmentRequest, context: Context

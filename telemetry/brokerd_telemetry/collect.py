@@ -43,6 +43,8 @@ class Found:
 
     raw_dir: Path
     paths: list[str]
+    #: What members were asked and not; None: it is not known who there is.
+    pulled: sources.Pulled | None = None
 
 
 def ask(asked_sources: Collection[sources.Source], asked: Asked) -> list[Found | Exception]:
@@ -75,7 +77,9 @@ def _found(source: sources.Source, asked: Asked, known: Collection[str]) -> Foun
         pulled = sources.Pulled()
         bucket_segments.fetch(source.place, asked.raw_dir, known, source.cluster, since.get, pulled)
     asked.say(f"{pulled.segments} segments pulled{whose}, {pulled.size_bytes / 1024:,.0f} KiB")
-    return Found(asked.raw_dir, sources.listed(asked.raw_dir, source.cluster))
+    for name, why in sorted(pulled.absent.items()):
+        asked.say(f"nothing is known from member {name}{whose}: {why}")
+    return Found(asked.raw_dir, sources.listed(asked.raw_dir, source.cluster), pulled)
 
 
 def of(source: sources.Source, raw_dir: Path, arrived: Collection[Path]) -> Found:

@@ -311,7 +311,7 @@ def ship(
 
         shipped = sources.each_segment(access, take, _say)
         if not keep:
-            sources.release(access, taken, _say)
+            sources.release(replace(access, addresses=tuple(shipped.reached)), taken, _say)
     except _TOLD as error:
         raise click.ClickException(str(error)) from error
     _say(f"{shipped.segments} segments shipped, {shipped.size_bytes / 1024:,.0f} KiB")

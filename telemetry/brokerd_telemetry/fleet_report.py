@@ -73,7 +73,7 @@ def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Lin
         ),
         judged=sum(book.judged for book in books),
         unbalanced=sum(book.unbalanced for book in books),
-        completeness=min((row["completeness"] for row in quality), default=1.0),
+        completeness=report_head.complete(quality),
         as_of_us=live.manifest.as_of_us([cluster]),
         hourly=tuple(published[at] for at in sorted(published)),
     )

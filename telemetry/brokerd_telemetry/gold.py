@@ -90,6 +90,8 @@ _COVERAGE = pyarrow.schema(
         ("seconds", pyarrow.float64()),
         ("start_us", pyarrow.int64()),
         ("end_us", pyarrow.int64()),
+        # What of the hour is not known, in words; "" if nothing.
+        ("unseen", pyarrow.string()),
     ]
 )
 _COMPLETENESS = pyarrow.schema(
@@ -113,6 +115,8 @@ QUALITY_SCHEMA = pyarrow.schema(
         ("missing_s", pyarrow.float64()),
         ("has_ended", pyarrow.bool_()),
         ("completeness", pyarrow.float64()),
+        # What of it is not known, in words; "" if nothing.
+        ("why", pyarrow.string()),
     ]
 )
 CYCLES_SCHEMA = pyarrow.schema(

@@ -215,6 +215,11 @@ def count_bad(out_dir: Path, files: sinks.Files) -> dict[tuple[str, str, int], i
     return counts
 
 
+def whole_schema() -> pyarrow.Schema:
+    """Return all columns that rows of silver may have."""
+    return lines.silver_schema()
+
+
 def read_silver(spark: SparkSession, paths: list[str]) -> DataFrame:
     """Return silver rows of some files; without any, a frame that Spark knows to be empty."""
     if not paths:

@@ -169,6 +169,10 @@ class Run:
         self.touched: set[str] = set()
         #: What could not be asked, and why.
         self.failed: dict[str, str] = {}
+        #: By source, members that did not answer, and why.
+        self.absent: dict[str, dict[str, str]] = {}
+        #: By source, the addresses of those that did.
+        self.reached: dict[str, tuple[str, ...]] = {}
         self.now_us = options.now_us or time.time_ns() // 1000
         self.began = time.monotonic()
         self.result = Result(run_id)
@@ -269,6 +273,9 @@ class Run:
         ):
             if isinstance(answer, collect.Found):
                 found.append(answer)
+                if answer.pulled is not None and source.access is not None:
+                    self.reached[str(source)] = tuple(answer.pulled.reached)
+                    self.absent[source.cluster or ""] = answer.pulled.absent
                 continue
             found.append(None)
             self.failed[str(source)] = str(answer)
@@ -357,6 +364,7 @@ class Run:
             "rejected": sorted(rejected | {path for path, _ in verdicts.quarantined}),
             "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us()),
             "failed": self.failed,
+            "absent": self.absent,
         }
         self._forget_old()
         added = self.ledger.added(manifest)
@@ -418,10 +426,12 @@ class Run:
                 # Nothing of it was ever read, or nothing new.
                 continue
             served = {name: files[folder + name] for name in publish.SERVED}
-            sources.put_results(source.access, served, self.say)
+            reached = self.reached.get(str(source), source.access.addresses)
+            access = replace(source.access, addresses=reached)
+            sources.put_results(access, served, self.say)
             if self.options.release:
                 taken = {entry["path"] for entry in self.manifest.segments.values()}
-                sources.release(source.access, taken, self.say)
+                sources.release(access, taken, self.say)
         self._bring_delta()
         (self.store or self.ledger).note_published(self.manifest.run_id)
 

@@ -4,20 +4,22 @@ design/telemetry.md §8.18, §10.
 
 Each member writes one `node` row per interval, so time without one is loss.  A boot that ended
 without saying so (SIGKILL) took up to an interval of its counts with it: that hour is not complete
-on that member (design/telemetry.md §13.14).
+on that member (design/telemetry.md §13.14).  Members name each other, so that one of which there is
+no row, though others saw that it was up, is known to be missing (ADR 78).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
 from brokerd_telemetry import ingest
 from brokerd_telemetry.columns import told
-from brokerd_telemetry.schema import HOUR_US, hour_of, hour_start_us
+from brokerd_telemetry.schema import GRACE_US, HOUR_US, hour_of, hour_start_us
 
 if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
@@ -25,12 +27,18 @@ if TYPE_CHECKING:
 
 #: A boot is taken for dead when it is silent for so many intervals while others go on.
 SILENT_INTERVALS = 3
+#: Of a boot whose segments do not say so.
+INTERVAL_US = 10_000_000
 SILENT_US_MIN = 60_000_000
+#: What a member is called of which nothing is known but that it must be there.
+UNKNOWN_MEMBER = "?"
+
+Span = tuple[int, int]
 
 
 @dataclass(slots=True)
 class NodeHour:
-    """What one member told of one hour in one boot."""
+    """What one member told of one hour in one boot; boot "": nothing, and it was there."""
 
     cluster: str
     node: str
@@ -42,7 +50,27 @@ class NodeHour:
     rows: int
     gap_rows: int
     has_ended: bool
+    #: Members of the largest group of a queue, and whether it names those of its cluster.
+    group: int = 0
+    knows_peers: bool = False
     missing_us: int = 0
+    #: From when to when others saw it up and there is no row of it.
+    silent: list[Span] = field(default_factory=list)
+    was_killed: bool = False
+
+    @property
+    def why(self) -> str:
+        """Return in words what of its hour is not known; "" if nothing."""
+        if self.node == UNKNOWN_MEMBER:
+            return f"nothing is known of some of at least {self.group} members"
+        found = [f"silent {_clock(begin)}-{_clock(end)}" for begin, end in self.silent]
+        if self.was_killed:
+            found.append("its last interval is lost")
+        if self.gap_rows:
+            found.append(f"{self.gap_rows:,} rows lost")
+        if not found and self.completeness < 1.0:
+            found.append(f"{self.missing_us / 1e6:,.0f} s not told")
+        return f"{self.node} {', '.join(found)}" if found else ""
 
     @property
     def completeness(self) -> float:
@@ -53,25 +81,55 @@ class NodeHour:
         return by_time * (self.rows / rows if rows else 1.0)
 
 
-def observe(live: Live, hours: Iterable[str]) -> list[NodeHour]:
-    """Return one line per member, boot and hour of silver's rows.
+#: Of each cluster and hour, when other members saw each one up; None: they never did.
+Peers = dict[tuple[str, int], dict[str, Span | None]]
+
+
+def observe(live: Live, hours: Iterable[str]) -> tuple[list[NodeHour], Peers]:
+    """Return one line per member, boot and hour of silver's rows, and who was seen up.
 
     The driver does it: of each file four columns, as many a second as two tasks would read in the
     time that a task of Spark takes to begin.
     """
     found: dict[tuple[str, str, str, int], NodeHour] = {}
+    seen: Peers = {}
     for hour in hours:
         hour_us = hour_start_us(hour)
         for entry in live.entries("silver", [hour]):
             kind = ingest.kind_of(entry["path"])
             (path,) = live.here([entry["path"]])
-            with pyarrow.parquet.ParquetFile(path) as file:
-                rows = file.read(told.columns(kind))
+            rows = _columns(path, told.columns(kind))
+            if kind == "node":
+                _note_peers(seen.setdefault((entry["cluster"], hour_us), {}), rows)
             for line in told.of(rows, kind).to_pylist():
                 own = NodeHour(cluster=entry["cluster"], hour_us=hour_us, **line)
                 key = (own.cluster, own.node, own.boot, hour_us)
                 found[key] = own if key not in found else _both(found[key], own)
-    return list(found.values())
+    return list(found.values()), seen
+
+
+def _columns(path: str, names: list[str]) -> pyarrow.Table:
+    """Return columns of a file; one of an earlier version may lack some."""
+    with pyarrow.parquet.ParquetFile(path) as file:
+        rows = file.read(names)
+    whole = ingest.whole_schema()
+    for name in names:
+        if name not in rows.column_names:
+            nothing = pyarrow.nulls(len(rows), whole.field(name).type)
+            rows = rows.append_column(whole.field(name), nothing)
+    return rows
+
+
+def _note_peers(seen: dict[str, Span | None], rows: pyarrow.Table) -> None:
+    for line in told.peers(rows).to_pylist():
+        before = seen.setdefault(line["peer"], None)
+        if line["from_us"] is not None:
+            span = (line["from_us"], line["until_us"])
+            seen[line["peer"]] = span if before is None else _joined(before, span)
+
+
+def _joined(one: Span, other: Span) -> Span:
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _both(one: NodeHour, other: NodeHour) -> NodeHour:
@@ -83,6 +141,8 @@ def _both(one: NodeHour, other: NodeHour) -> NodeHour:
         rows=one.rows + other.rows,
         gap_rows=one.gap_rows + other.gap_rows,
         has_ended=one.has_ended or other.has_ended,
+        group=max(one.group, other.group),
+        knows_peers=one.knows_peers or other.knows_peers,
     )
 
 
@@ -105,8 +165,10 @@ def note_boots(
                 boots[segment.boot]["was_killed"] = True
 
 
-def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set `missing_us`: holes between node rows, and the last interval of a killed boot."""
+def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], peers: Peers) -> None:
+    """Set `missing_us`: holes between node rows, the last interval of a killed boot, and when
+    others saw a member of which there is no row; for one without any, add a line.
+    """
     latest: dict[str, int] = {}
     newest: dict[tuple[str, str], int] = {}
     for boot in boots.values():
@@ -115,7 +177,7 @@ def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]]) -> None
         newest[cluster, node] = max(newest.get((cluster, node), 0), boot["first_us"])
     for hour in hours:
         boot = boots[hour.boot]
-        interval_us = boot.get("interval_us", 10_000_000)
+        interval_us = boot.get("interval_us", INTERVAL_US)
         # Rows that began in the hour before reach in; a hole is only what exceeds an interval.
         hole_us = hour.last_us - hour.first_us - hour.told_us
         hour.missing_us = hole_us if hole_us > interval_us else 0
@@ -126,7 +188,70 @@ def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]]) -> None
             boot.get("was_killed") or was_followed or is_silent
         )
         if ended_badly and hour.last_us >= boot["last_us"]:
+            hour.was_killed = True
             hour.missing_us += interval_us
+    by_hour: dict[tuple[str, int], list[NodeHour]] = {}
+    for hour in hours:
+        by_hour.setdefault((hour.cluster, hour.hour_us), []).append(hour)
+    for key, own in by_hour.items():
+        hours += _unseen(key, own, boots, peers.get(key, {}))
+
+
+def _unseen(
+    key: tuple[str, int],
+    own: list[NodeHour],
+    boots: Mapping[str, Mapping[str, Any]],
+    peers: Mapping[str, Span | None],
+) -> list[NodeHour]:
+    """Note when members of an hour were silent; return a line for each that told nothing."""
+    boots_of: dict[str, list[NodeHour]] = {}
+    for hour in own:
+        boots_of.setdefault(hour.node, []).append(hour)
+    absent = []
+    for node, span in sorted(peers.items()):
+        if span is None:
+            continue
+        if node not in boots_of:
+            absent.append(_absent(key, node, span))
+            continue
+        _note_silence(sorted(boots_of[node], key=lambda hour: hour.last_us), boots, span)
+    group = max(hour.group for hour in own)
+    if not any(hour.knows_peers for hour in own) and group > len(boots_of):
+        # Members of an earlier version do not name each other.
+        span = (min(hour.first_us for hour in own), max(hour.last_us for hour in own))
+        absent.append(replace(_absent(key, UNKNOWN_MEMBER, span), group=group))
+    return absent
+
+
+def _absent(key: tuple[str, int], node: str, span: Span) -> NodeHour:
+    return NodeHour(
+        *(key[0], node, "", key[1], *span), told_us=0, rows=0, gap_rows=0, has_ended=False,
+        missing_us=max(span[1] - span[0], 1), silent=[span],
+    )  # fmt: skip
+
+
+def _note_silence(told: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], span: Span) -> None:
+    """told: a member's lines of an hour, in order.  span: when others saw it up."""
+    first, last = told[0], told[-1]
+    interval_us = boots[last.boot].get("interval_us", INTERVAL_US)
+    # Members do not write at the same moment, and what is near a border is slack in the books.
+    grace_us = max(2 * interval_us, GRACE_US)
+    begin_us = min(hour.first_us for hour in told)
+    # One that began in this hour told nothing before because there was nothing.
+    if begin_us - span[0] > grace_us and boots[first.boot]["first_us"] < begin_us:
+        first.silent.append((span[0], begin_us))
+        first.missing_us += begin_us - span[0]
+    if span[1] - last.last_us > grace_us and not last.has_ended:
+        last.silent.append((last.last_us, span[1]))
+        last.missing_us += span[1] - last.last_us
+        # What is silent and up was not killed, as far as others know.
+        if last.was_killed and not boots[last.boot].get("was_killed"):
+            last.was_killed = False
+            last.missing_us -= interval_us
+
+
+def _clock(time_us: int) -> str:
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%H:%M}"
 
 
 def coverage(hours: list[NodeHour]) -> list[dict[str, Any]]:
@@ -139,8 +264,9 @@ def coverage(hours: list[NodeHour]) -> list[dict[str, Any]]:
         by_node: dict[str, list[float]] = {}
         for member in members:
             by_node.setdefault(member.node, []).append(member.completeness)
-        first = max(min(member.first_us for member in members), hour_us)
-        last = max(member.last_us for member in members)
+        seen = [member for member in members if member.boot]
+        first = max(min(member.first_us for member in seen), hour_us)
+        last = max(member.last_us for member in seen)
         result.append(
             {
                 "cluster": cluster,
@@ -149,6 +275,7 @@ def coverage(hours: list[NodeHour]) -> list[dict[str, Any]]:
                 "seconds": max((min(last, hour_us + HOUR_US) - first) / 1e6, 0.0),
                 "start_us": first,
                 "end_us": min(last, hour_us + HOUR_US),
+                "unseen": "; ".join(sorted({each.why for each in members} - {""})),
             }
         )
     return result
@@ -180,6 +307,7 @@ def table(
             "missing_s": hour.missing_us / 1e6,
             "has_ended": hour.has_ended,
             "completeness": hour.completeness,
+            "why": hour.why,
         }
         for hour in sorted(hours, key=lambda item: (item.hour_us, item.node, item.first_us))
     ]

@@ -71,9 +71,9 @@ def passes(live: Live, hours: list[str]) -> list[list[str]]:
 
 def observe(live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
     """Return what the members of these clusters told of each hour."""
-    observed = quality.observe(live, hours)
+    observed, peers = quality.observe(live, hours)
     quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh)
-    quality.judge(observed, live.manifest.boots)
+    quality.judge(observed, live.manifest.boots, peers)
     return observed
 
 

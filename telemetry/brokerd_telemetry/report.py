@@ -27,6 +27,8 @@ Minutes = Callable[[Collection[str]], list[Row]]
 
 #: The report looks back so far; the tables hold more.
 HOURS_SHOWN = 24
+#: Why rows of an equation are not judged.
+REASONS_SHOWN = 3
 #: What is read of the tables that have a row for each queue and hour, as columns.
 _TIME = pyarrow.timestamp("us", "UTC")
 AUDIT = pyarrow.schema(
@@ -35,6 +37,7 @@ AUDIT = pyarrow.schema(
         ("window_start", _TIME),
         *((name, pyarrow.int64()) for name in ("expected", "counted", "residual")),
         ("judged", pyarrow.bool_()),
+        ("not_judged", pyarrow.string()),
     ]
 )
 QUEUES = pyarrow.schema(
@@ -100,7 +103,12 @@ def render(live: Live, findings: list[Row]) -> bytes:
     ]
     clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
     fates = report_head.fates(usage, unroutable, letters)
-    head = report_head.head(", ".join(clusters), hours, findings, fates, books.values(), quality)
+    absent = manifest.run.get("absent", {})
+    silent = {name: why for key in ("", *clusters) for name, why in absent.get(key, {}).items()}
+    unseen = report_head.unseen(quality, silent)
+    head = report_head.head(
+        ", ".join(clusters), hours, findings, fates, books.values(), quality, unseen
+    )
     return page.document(", ".join(clusters), head, sections, manifest.run_id)
 
 
@@ -157,18 +165,23 @@ def _books(books: dict[str, Book]) -> str:
     lines, details = [], []
     for equation, meaning in names.items():
         book = books.get(equation, Book(0, 0, 0, 0, 0, []))
-        verdict = (
-            page.badge("balanced", "good")
-            if book.judged and not book.off
-            else page.badge("not judged", "dim")
-        )
+        verdict = page.badge("balanced", "good") if book.judged and not book.off else ""
         if book.off:
             verdict = page.badge(f"off by {book.off:,}", "bad")
+        if book.judged < book.rows or not book.rows:
+            verdict += page.badge("not judged", "dim") + escape(_why_not(book))
         judged = f"{book.judged} of {book.rows}"
         lines.append((equation, meaning, judged, f"{book.counted:,}", verdict))
         details.append(_book(equation, book))
     heads = ("equation", "what must hold", "judged", "counted", "")
     return page.table(heads, lines, raw=(4,), right=(2, 3)) + "".join(details)
+
+
+def _why_not(book: Book) -> str:
+    """Return why rows of an equation are not judged."""
+    more = len(book.why_not) - REASONS_SHOWN
+    rest = f" and {more:,} more reasons" if more > 0 else ""
+    return "; ".join(book.why_not[:REASONS_SHOWN]) + rest
 
 
 def _book(equation: str, book: Book) -> str:
@@ -179,7 +192,9 @@ def _book(equation: str, book: Book) -> str:
         (
             row["object"] or row["vhost"] or "", row["vhost"] or "",
             f"{row['window_start']:%m-%d %H:%M}", f"{row['expected']:,}", f"{row['counted']:,}",
-            f"{row['residual']:,}" if row["judged"] else "not judged",
+            f"{row['residual']:,}"
+            if row["judged"]
+            else f"not judged: {row['not_judged'] or 'the hour is not complete'}",
         )
         for row in book.shown
     ]  # fmt: skip
@@ -528,11 +543,12 @@ def _quality(rows: list[Row], manifest: Manifest) -> str:
             row["node"], row["boot"][-8:], f"{row['window_start']:%m-%d %H:%M}",
             f"{row['rows']:,}", f"{row['gap_rows']:,}", f"{row['bad_rows']:,}",
             f"{row['missing_s']:.1f} s", charts.bar(row["completeness"]),
-            f"{row['completeness']:.1%}",
+            f"{row['completeness']:.1%}", (row.get("why") or "").removeprefix(f"{row['node']} "),
         )
         for row in sorted(rows, key=lambda row: (row["window_start"], row["node"]), reverse=True)
     ]  # fmt: skip
-    heads = ("member", "boot", "hour", "rows", "lost rows", "bad rows", "not told", "", "complete")
+    heads = ("member", "boot", "hour", "rows", "lost rows", "bad rows", "not told", "", "complete",
+             "what is missing")  # fmt: skip
     run = manifest.run
     last = (
         f"<p>This run: {run.get('segments', 0):,} segments, {run.get('rows', 0):,} rows, "

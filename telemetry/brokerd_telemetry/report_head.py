@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
@@ -11,6 +11,8 @@ from brokerd_telemetry.columns.report_sums import Book
 
 Row = dict[str, Any]
 
+#: What could not be seen is named so many times in the first line.
+UNSEEN_SHOWN = 4
 #: Of a client's message without a route, what the client did not ask to be told of (mandatory).
 _UNTOLD = ("dropped", "ae_missing", "ae_cycle")
 
@@ -71,13 +73,13 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> str:
 
 def head(
     clusters: str, hours: list[str], findings: list[Row], found: Fates, books: Collection[Book],
-    quality: list[Row],
+    quality: list[Row], unseen: str = "",
 ) -> str:  # fmt: skip
-    """Return the page's header."""
+    """Return the page's header.  unseen: what it could not see, in words."""
     raised = [item for item in findings if item["status"] == "RAISED"]
     unbalanced = sum(book.unbalanced for book in books)
     judged = sum(book.judged for book in books)
-    completeness = min((row["completeness"] for row in quality), default=1.0)
+    completeness = complete(quality)
     figures = [
         ("published by clients", f"{found.published:,}", ""),
         ("delivered", f"{found.delivered:,}", ""),
@@ -94,21 +96,50 @@ def head(
     span = (
         f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
     )
-    verdict = _verdict(raised, unbalanced, found, completeness)
+    verdict = _verdict(raised, unbalanced, found, completeness, bool(unseen))
+    not_seen = f'<p class="verdict warn">? {escape(unseen)}</p>' if unseen else ""
     return (
-        f"<header><h1>{escape(clusters)}</h1>{verdict}"
+        f"<header><h1>{escape(clusters)}</h1>{not_seen}{verdict}"
         f"<p>{escape(in_words(found))} {escape(span)}</p>"
         f"{tiles(figures)}</header>"
     )
 
 
-def _verdict(raised: list[Row], unbalanced: int, found: Fates, completeness: float) -> str:
+def complete(quality: Iterable[Row]) -> float:
+    """Return how much of the least complete hour was told, its members together; of
+    data_quality_1h.
+    """
+    members: dict[tuple[str, Any], dict[str, float]] = {}
+    for row in quality:
+        own = members.setdefault((row["cluster"], row["window_start"]), {})
+        own[row["node"]] = min(own.get(row["node"], 1.0), row["completeness"])
+    return min((sum(own.values()) / len(own) for own in members.values()), default=1.0)
+
+
+def unseen(quality: Iterable[Row], absent: Mapping[str, str]) -> str:
+    """Return what the tables do not know, "" if nothing.
+
+    quality: rows of data_quality_1h.  absent: members that the last run asked in vain, and why.
+    """
+    found = [f"{name} did not answer ({why})" for name, why in sorted(absent.items())]
+    whys = {row.get("why") or "" for row in quality} - {""}
+    found += sorted(whys)
+    if not found:
+        return ""
+    more = len(found) - UNSEEN_SHOWN
+    rest = f"; and {more:,} more, see below" if more > 0 else ""
+    return f"Not all was seen: {'; '.join(found[:UNSEEN_SHOWN])}{rest}."
+
+
+def _verdict(
+    raised: list[Row], unbalanced: int, found: Fates, completeness: float, is_partial: bool
+) -> str:
     """Return in one line whether all is well."""
     worst = [item for item in raised if item["severity"] in ("critical", "warning")]
     if not (worst or unbalanced or found.lost):
         text = "All is well."
-        if completeness < 0.95:
-            text = f"Nothing is wrong in the {completeness:.0%} that was told."
+        if is_partial or completeness < 0.95:
+            text = f"Nothing is wrong in the {completeness:.1%} that was told."
         return f'<p class="verdict good">✓ {escape(text)}</p>'
     critical = sum(item["severity"] == "critical" for item in worst)
     parts = [f"{critical} critical"] if critical else []

@@ -366,9 +366,13 @@ def _books(row: Row, _: Facts) -> Iterable[Hit]:
 
 def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
     if row["completeness"] < 0.95:
+        why = row.get("why") or f"{row['node']}: {row['gap_rows']:,} rows lost"
+        told = "nothing" if not row["rows"] else f"{row['completeness']:.1%}"
         yield Hit(
             "member", "", row["node"], row["completeness"], 0.95,
-            f"{row['completeness']:.1%} of the hour was told; {row['gap_rows']:,} rows were lost",
+            f"{told} was told of its time in this hour: {why}",
+            "" if row["rows"] else "other members say that it is up: have the job ask it, or see "
+            "why it does not answer",
         )  # fmt: skip
 
 

@@ -85,6 +85,8 @@ ROW = t.StructType(
         t.StructField("hops", t.ArrayType(t.LongType())),
         # The queues that dead letters went to.
         t.StructField("targets", t.ArrayType(t.StringType())),
+        # The other members of the cluster: those that are up, those that are not.
+        *(t.StructField(name, t.ArrayType(t.StringType())) for name in ("peers", "peers_down")),
         *(t.StructField(name, t.MapType(t.StringType(), t.LongType())) for name in COUNTS),
         *(
             t.StructField(name, HISTOGRAM)

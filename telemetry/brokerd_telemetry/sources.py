@@ -11,7 +11,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,13 @@ CALL_TIMEOUT_S = 60.0
 #: A member seals at 8 MiB of text by default; more than this is refused as hostile.
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 SEGMENTS_MAX = 1_000_000
+#: More members than any cluster has.
+MEMBERS_MAX = 1_000
+MEMBERS_AT_ONCE = 16
+#: Any member names all others; one that has just started may not.
+ROUNDS_MAX = 2
+#: What a member may name as the address of another.
+_ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}:\d{1,5}")
 CHUNK_BYTES = 256 * 1024
 
 
@@ -86,6 +95,14 @@ class Pulled:
     size_bytes: int = 0
     #: (address, what is wrong with it).
     failed: list[tuple[str, str]] = field(default_factory=list)
+    #: Addresses of the members that answered.
+    reached: list[str] = field(default_factory=list)
+    #: Members that did not, and why: by name, or by address where nobody told names.
+    absent: dict[str, str] = field(default_factory=dict)
+
+
+#: Takes the path of a segment and what reads it; returns the octets that it took.
+Take = Callable[[str, Callable[[], bytes]], int]
 
 
 def pull(
@@ -112,42 +129,109 @@ def pull(
     return each_segment(access, keep, say)
 
 
-def each_segment(
-    access: Access, take: Callable[[str, Callable[[], bytes]], int], say: Callable[[str], None]
-) -> Pulled:
-    """Offer each member's segments: take gets a path and what reads it, and returns the octets that
-    it took; SourceError if no member answers.
+def each_segment(access: Access, take: Take, say: Callable[[str], None]) -> Pulled:
+    """Offer the segments of all members, those too that the given ones name; SourceError if no
+    member answers.
     """
-    pulled = Pulled()
-    for address in access.addresses:
+    found = _Asked(access, say)
+    found.ask(access.addresses)
+    for _ in range(ROUNDS_MAX):
+        found.ask(found.unasked())
+    pulled = Pulled(failed=found.failed)
+    for address, sealed in list(found.sealed.items()):
         try:
             with access.channel(address) as channel:
-                stub = _stub(channel)
-                _offer_member(stub, access, take, pulled)
+                _offer_member(_stub(channel), access, sealed, take, pulled)
         except (grpc.RpcError, OSError, ValueError) as error:
-            text = error.details() if isinstance(error, grpc.RpcError) else str(error)
-            say(f"member {address} cannot be asked: {text}")
-            pulled.failed.append((address, str(text)))
-    if len(pulled.failed) == len(access.addresses):
+            found.give_up(address, error)
+    if not found.sealed:
         raise SourceError(
             "none of the members could be asked: "
-            + "; ".join(f"{address}: {text}" for address, text in pulled.failed)
+            + "; ".join(f"{address}: {text}" for address, text in found.failed)
         )
+    pulled.reached = list(found.sealed)
+    pulled.absent = found.absent()
     return pulled
+
+
+class _Asked:
+    """Members that were asked to seal what they have.
+
+    All at one time: of an hour that goes on they then have told equally much.
+    """
+
+    def __init__(self, access: Access, say: Callable[[str], None]) -> None:
+        self._access = access
+        self._say = say
+        #: By address, what a member said.
+        self.sealed: dict[str, Any] = {}
+        self.failed: list[tuple[str, str]] = []
+        #: Address of each member that any of them names.
+        self._members: dict[str, str] = {}
+        #: Those that have said their name.
+        self._heard: dict[str, str] = {}
+
+    def ask(self, addresses: Collection[str]) -> None:
+        """Have these seal."""
+        with ThreadPoolExecutor(MEMBERS_AT_ONCE) as pool:
+            answers = list(pool.map(self._seal, addresses))
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, Exception):
+                self.give_up(address, answer)
+                continue
+            self.sealed[address] = answer
+            for member in answer.members:
+                self._members[member.name] = member.address or self._members.get(member.name, "")
+                if member.is_self:
+                    self._heard[member.name] = address
+
+    def _seal(self, address: str) -> Any:
+        try:
+            with self._access.channel(address) as channel:
+                # Everything up to this moment, not up to the last rotation.
+                sealed = _stub(channel).Seal(
+                    telemetry_pb2.SealRequest(),
+                    metadata=self._access.metadata(),
+                    timeout=SEAL_TIMEOUT_S,
+                )
+            if len(sealed.segments) > SEGMENTS_MAX or len(sealed.members) > MEMBERS_MAX:
+                raise ValueError("it lists too many segments or members")
+            return sealed
+        except (grpc.RpcError, OSError, ValueError) as error:
+            return error
+
+    def give_up(self, address: str, error: Exception) -> None:
+        """Note that a member does not answer, or says what cannot be."""
+        self.sealed.pop(address, None)
+        text = error.details() if isinstance(error, grpc.RpcError) else str(error)
+        self._say(f"member {address} cannot be asked: {text}")
+        self.failed.append((address, str(text)))
+
+    def unasked(self) -> list[str]:
+        """Return addresses of members that have not been asked."""
+        asked = {*self.sealed, *(address for address, _ in self.failed)}
+        others = {at for name, at in self._members.items() if name not in self._heard}
+        return sorted(at for at in others - asked if _ADDRESS.fullmatch(at))
+
+    def absent(self) -> dict[str, str]:
+        """Return who did not answer, and why: by name, or by address where no member told names."""
+        failed = dict(self.failed)
+        if not self._members:
+            return failed
+        found = {}
+        for name, address in self._members.items():
+            at = self._heard.get(name, address)
+            if at not in self.sealed:
+                found[name] = failed.get(at, "") or "none of the others has heard where it is"
+        return found
 
 
 def _stub(channel: grpc.Channel) -> Any:
     return telemetry_pb2_grpc.TelemetryStub(channel)  # type: ignore[no-untyped-call]
 
 
-def _offer_member(
-    stub: Any, access: Access, take: Callable[[str, Callable[[], bytes]], int], pulled: Pulled
-) -> None:
+def _offer_member(stub: Any, access: Access, sealed: Any, take: Take, pulled: Pulled) -> None:
     metadata = access.metadata()
-    # Everything up to this moment, not up to the last rotation.
-    sealed = stub.Seal(telemetry_pb2.SealRequest(), metadata=metadata, timeout=SEAL_TIMEOUT_S)
-    if len(sealed.segments) > SEGMENTS_MAX:
-        raise ValueError("it lists too many segments")
     for item in sealed.segments:
         if verify.SEGMENT_PATH.fullmatch(item.path) is None:
             raise ValueError(f"it lists a segment named '{item.path[:200]}'")

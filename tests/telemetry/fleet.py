@@ -139,6 +139,8 @@ class Node:
         self.parts: dict[str, int] = {}
         #: What else its own row says.
         self.figures: dict[str, int] = {}
+        #: The other members that it sees up; None: of a version that does not tell.
+        self.peers: list[str] | None = []
 
     def boot_event(self, at_us: int, state: str) -> None:
         """Say that the boot begins or ends."""
@@ -147,8 +149,10 @@ class Node:
     def collect(self, t0_us: int, t1_us: int, led: list[Queue], *terms: int) -> None:
         """Take the rows of an interval, as telemetry_hooks does; terms: one per queue."""
         rows = self.counters.take(t0_us, t1_us)
-        row = {"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)}
+        row: dict[str, Any] = {"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1}
+        row["leaders"] = len(led)
         row |= self.figures
+        row["peers"] = self.peers
         # Older members do not say where their memory goes.
         rows.append(row | {"mem_parts": dict(self.parts)} if self.parts else row)
         uids = {queue.uid for queue in led}
@@ -319,6 +323,8 @@ def make(
             if number == 1:
                 _give_up(node, step)
             node.now_us = t1_us
+            down = 0 if step == killed_at else number
+            node.peers = [f"n{other}" for other in range(3) if other not in (number, down)]
             led = [index for index in range(5) if leader[index] == number]
             terms = [term[index] for index in led]
             node.collect(t0_us, t1_us, [queues[index] for index in led], *terms)

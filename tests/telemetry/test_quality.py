@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pyarrow
 import pytest
 from brokerd_telemetry import quality
+from brokerd_telemetry.columns import told
 from brokerd_telemetry.quality import NodeHour
 
 from tests.telemetry import fleet
@@ -16,11 +18,12 @@ def hour(node: str = "n", boot: str = "b", last_us: int = HOUR, **more: object) 
     return NodeHour("c", node, boot, 0, 0, last_us, **fields)  # type: ignore[arg-type]
 
 
-def judged(*hours: NodeHour) -> list[NodeHour]:
+def judged(*hours: NodeHour, peers: dict[str, quality.Span | None] | None = None) -> list[NodeHour]:
     boots: dict[str, dict[str, object]] = {}
     quality.note_boots(boots, hours, [])
-    quality.judge(list(hours), boots)
-    return list(hours)
+    found = list(hours)
+    quality.judge(found, boots, {("c", 0): peers or {}})
+    return found
 
 
 def test_an_hour_that_was_told_from_end_to_end_is_complete() -> None:
@@ -65,3 +68,62 @@ def test_an_hour_is_covered_from_its_first_row_to_its_last() -> None:
     assert (line["start_us"], line["end_us"], line["seconds"]) == (0, HOUR, 3600.0)
     (line,) = quality.coverage([begun])
     assert (line["start_us"], line["end_us"], line["seconds"]) == (600_000_000, HOUR, 3000.0)
+
+
+def test_a_member_that_was_up_and_of_which_there_is_no_row_is_missing() -> None:
+    """Two of three members were asked: the third counts, by name, with the time that is missing."""
+    up = (240_000_000, 540_000_000)
+    *_, absent = judged(hour(knows_peers=True), hour("m", "c"), peers={"m": (0, HOUR), "o": up})
+    assert (absent.node, absent.rows, absent.completeness) == ("o", 0, 0.0)
+    assert (absent.missing_us, absent.why) == (300_000_000, "o silent 00:04-00:09")
+    (line,) = quality.coverage([hour(), hour("m", "c"), absent])
+    assert (line["completeness"], line["unseen"]) == (0.0, absent.why)
+    assert (line["start_us"], line["end_us"]) == (0, HOUR)
+
+
+def test_a_member_that_was_down_is_not_missing() -> None:
+    assert len(judged(hour(knows_peers=True), peers={"o": None})) == 1
+
+
+def test_a_member_that_stopped_answering_is_silent_from_then_on() -> None:
+    """Rows that members write at different moments of an interval are no silence."""
+    found = hour("m", "c", last_us=HOUR // 2)
+    other = hour(last_us=HOUR // 2 + 20_000_000)
+    judged(other, found, peers={"m": (0, HOUR // 2 + 20_000_000)})
+    assert (found.why, other.why) == ("", "")
+    judged(hour(), found, peers={"m": (0, HOUR)})
+    assert found.why == "m silent 00:30-01:00"
+    assert found.completeness == pytest.approx(0.5)
+
+
+def test_a_member_that_ended_or_began_is_not_silent_before_and_after() -> None:
+    ended = hour("m", "c", last_us=HOUR // 2, has_ended=True)
+    begun = hour("o", "d")
+    begun.first_us, begun.told_us = HOUR // 2, HOUR // 2
+    whole = hour(last_us=HOUR // 2 + 50_000_000)
+    judged(whole, ended, begun, peers={"m": (0, HOUR), "o": (0, HOUR)})
+    assert [each.why for each in (ended, begun)] == ["", ""]
+
+
+def test_members_of_an_earlier_version_are_missing_by_number() -> None:
+    *_, absent = judged(hour(group=3), hour("m", "c", group=3))
+    assert absent.why == "nothing is known of some of at least 3 members"
+    assert absent.completeness == 0.0
+    assert len(judged(hour(group=3, knows_peers=True))) == 1
+    assert len(judged(hour(group=1))) == 1
+
+
+def test_rows_name_when_each_peer_was_up() -> None:
+    names = pyarrow.list_(pyarrow.string())
+    rows = pyarrow.table(
+        {
+            "t0": [10, 20, 30],
+            "t1": [20, 30, 40],
+            "peers": pyarrow.array([["b", "c"], ["b"], None], names),
+            "peers_down": pyarrow.array([["d"], ["c"], None], names),
+        }
+    )
+    found = {
+        line["peer"]: (line["from_us"], line["until_us"]) for line in told.peers(rows).to_pylist()
+    }
+    assert found == {"b": (10, 30), "c": (10, 20), "d": (None, None)}

@@ -24,6 +24,7 @@ AUDIT = st.fixed_dictionaries(
         "counted": NUMBERS,
         "residual": st.none() | st.integers(-2, 2),
         "judged": st.booleans(),
+        "not_judged": st.none() | st.sampled_from("xy"),
     }
 )
 
@@ -44,6 +45,7 @@ def test_books(audit: list[dict[str, Any]], shown: int) -> None:
             key=lambda row: (-abs(row["residual"] or 0), not row["judged"], row["window_start"]),
         )
         assert book.shown == worst[:shown]
+        assert set(book.why_not) == {row["not_judged"] for row in rows} - {None}
 
 
 QUEUES = st.lists(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Member(telemetry_pb2_grpc.TelemetryServicer):
         self.reads = 0
         self.results: dict[str, bytes] = {}
         self.authorization = ""
+        #: Name, address, is it this one.
+        self.members: list[tuple[str, str, bool]] = []
 
     def _rows(self) -> list[Any]:
         return [
@@ -41,7 +44,11 @@ class Member(telemetry_pb2_grpc.TelemetryServicer):
 
     def Seal(self, request: Any, context: Any) -> Any:
         self.authorization = dict(context.invocation_metadata())["authorization"]
-        return telemetry_pb2.SealResponse(segments=self._rows())
+        members = [
+            telemetry_pb2.ClusterMember(name=name, address=address, is_self=is_self)
+            for name, address, is_self in self.members
+        ]
+        return telemetry_pb2.SealResponse(segments=self._rows(), members=members)
 
     def ListSegments(self, request: Any, context: Any) -> Any:
         return telemetry_pb2.ListSegmentsResponse(segments=self._rows())
@@ -63,8 +70,8 @@ class Member(telemetry_pb2_grpc.TelemetryServicer):
         return telemetry_pb2.PutResultResponse()
 
 
-@pytest.fixture
-def member() -> Iterator[tuple[Member, str]]:
+@contextmanager
+def serving() -> Iterator[tuple[Member, str]]:
     made = Member()
     with futures.ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)
@@ -73,6 +80,12 @@ def member() -> Iterator[tuple[Member, str]]:
         server.start()
         yield made, f"127.0.0.1:{port}"
         server.stop(None).wait()
+
+
+@pytest.fixture
+def member() -> Iterator[tuple[Member, str]]:
+    with serving() as made:
+        yield made
 
 
 def pull(address: str, raw: Path, known: set[str] | None = None) -> sources.Pulled:
@@ -138,3 +151,38 @@ def test_results_go_to_the_member_and_release_deletes(member: tuple[Member, str]
 
 def test_a_password_is_not_in_the_text_of_an_error() -> None:
     assert "hunter2" not in repr(Access(("a",), "u", "hunter2"))
+
+
+def test_one_address_finds_all_members_and_who_does_not_answer_is_named(
+    member: tuple[Member, str], tmp_path: Path
+) -> None:
+    """The second is found by the first; the third is down, of the fourth nothing was ever heard."""
+    served, address = member
+    with serving() as (other, other_address):
+        other.segments = {PATH.replace("node=n", "node=m"): b"more"}
+        down = "127.0.0.1:1"
+        all_of_them = [("n", address), ("m", other_address), ("o", down), ("p", "")]
+        for name, one in (("n", served), ("m", other)):
+            one.members = [(each, at, each == name) for each, at in all_of_them]
+        pulled = pull(address, tmp_path)
+    assert pulled.segments == 2
+    assert sorted(pulled.reached) == sorted([address, other_address])
+    assert set(pulled.absent) == {"o", "p"}
+    assert pulled.absent["o"] == dict(pulled.failed)[down]
+    assert "has heard" in pulled.absent["p"]
+
+
+def test_a_member_that_answers_at_another_address_is_not_absent(
+    member: tuple[Member, str], tmp_path: Path
+) -> None:
+    """The given address does not work, the one that the others know does."""
+    served, address = member
+    with serving() as (other, other_address):
+        other.segments = {}
+        for name, one in (("n", served), ("m", other)):
+            known = [("n", address), ("m", other_address)]
+            one.members = [(each, at, each == name) for each, at in known]
+        access = Access(("127.0.0.1:1", address))
+        pulled = sources.pull(access, tmp_path, set(), lambda _: None)
+    assert pulled.absent == {}
+    assert [failed for failed, _ in pulled.failed] == ["127.0.0.1:1"]

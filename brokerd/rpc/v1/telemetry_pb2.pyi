@@ -54,11 +54,23 @@ class SealRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ClusterMember(_message.Message):
+    __slots__ = ("name", "address", "is_self")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    IS_SELF_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    is_self: bool
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., is_self: _Optional[bool] = ...) -> None: ...
+
 class SealResponse(_message.Message):
-    __slots__ = ("segments",)
+    __slots__ = ("segments", "members")
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
-    def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[ClusterMember]
+    def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ...) -> None: ...
 
 class ResultChunk(_message.Message):
     __slots__ = ("name", "data")

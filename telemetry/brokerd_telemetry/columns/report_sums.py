@@ -27,6 +27,8 @@ class Book:
     counted: int
     #: Some of the rows: what does not balance first, then what is judged, then by hour.
     shown: list[Row]
+    #: Why some are not judged.
+    why_not: tuple[str, ...] = ()
 
 
 def books(audit: pyarrow.Table, shown: int = 0) -> dict[str, Book]:
@@ -47,6 +49,7 @@ def books(audit: pyarrow.Table, shown: int = 0) -> dict[str, Book]:
             off=_sum(rows["off"].filter(own)),
             counted=_sum(rows["counted"]),
             shown=first.select(audit.column_names).to_pylist(),
+            why_not=tuple(sorted(pc.unique(rows["not_judged"].drop_null()).to_pylist())),
         )
     return found
 

@@ -8,12 +8,14 @@ import pyarrow.compute as pc
 _KEY = ("node", "boot")
 #: What is looked at in the rows of every kind, and of some beside it.
 _COLUMNS = (*_KEY, "t0", "t1")
-_ALSO = {"gap": "rows", "boot": "state"}
+_ALSO = {
+    "gap": ("rows",), "boot": ("state",), "node": ("peers", "peers_down"), "queue": ("members",),
+}  # fmt: skip
 
 
 def columns(kind: str) -> list[str]:
-    """Return which columns of a kind's rows `of` needs."""
-    return [*_COLUMNS, _ALSO[kind]] if kind in _ALSO else list(_COLUMNS)
+    """Return which columns of a kind's rows `of` and `peers` need."""
+    return [*_COLUMNS, *_ALSO.get(kind, ())]
 
 
 def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
@@ -21,7 +23,8 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
 
     first_us, last_us: from when to when there are rows.  told_us: how long its rows of the kind
     `node` last, all together.  gap_rows: how many rows it knows to be lost.  has_ended: it said
-    that it ends.
+    that it ends.  group: members of the largest group of a queue.
+    knows_peers: it names the members of its cluster (`peers`).
     """
     told = {name: rows[name] for name in (*_KEY, "t0", "t1")}
     aggregates: list[tuple[str | list[str], str]] = [
@@ -31,11 +34,15 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
     ]
     if kind == "node":
         told["told_us"] = pc.subtract(rows["t1"], rows["t0"])
+        told["knows"] = pc.cast(pc.is_valid(rows["peers"]), pyarrow.int8())
     elif kind == "gap":
         told["gap_rows"] = rows["rows"]
     elif kind == "boot":
         told["ended"] = pc.cast(pc.equal(rows["state"], "end"), pyarrow.int8())
-    more = [(name, "max" if name == "ended" else "sum") for name in told if name not in _COLUMNS]
+    elif kind == "queue":
+        told["group"] = rows["members"]
+    greatest = ("ended", "group", "knows")
+    more = [(name, "max" if name in greatest else "sum") for name in told if name not in _COLUMNS]
     found = (
         pyarrow.table(told).group_by(list(_KEY), use_threads=False).aggregate([*aggregates, *more])
     )
@@ -53,5 +60,28 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
             "told_us": counted("told_us_sum"),
             "gap_rows": counted("gap_rows_sum"),
             "has_ended": pc.equal(counted("ended_max"), 1),
+            "group": counted("group_max"),
+            "knows_peers": pc.equal(counted("knows_max"), 1),
         }
+    )
+
+
+def peers(rows: pyarrow.Table) -> pyarrow.Table:
+    """Return of each peer that members' own rows name from when to when it was up: peer, from_us,
+    until_us, the latter null where it never was.  None is named by members of older versions.
+    """
+    found = []
+    for name, is_up in (("peers", True), ("peers_down", False)):
+        column = rows[name].combine_chunks()
+        at = pc.list_parent_indices(column)
+        times = {
+            part: rows[of].take(at) if is_up else pyarrow.nulls(len(at), pyarrow.int64())
+            for part, of in (("from_us", "t0"), ("until_us", "t1"))
+        }
+        found.append(pyarrow.table({"peer": pc.list_flatten(column), **times}))
+    return (
+        pyarrow.concat_tables(found)
+        .group_by("peer", use_threads=False)
+        .aggregate([("from_us", "min"), ("until_us", "max")])
+        .rename_columns(["peer", "from_us", "until_us"])
     )

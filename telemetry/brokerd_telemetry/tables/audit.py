@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     "cluster", "window_start", "vhost", "equation", "object", "expected", "counted", "judged",
-    "slack",
+    "slack", "not_judged",
 )  # fmt: skip
 _OUTCOMES = ("routed", "ae_routed", "returned", "dropped", "ae_missing", "ae_cycle")
 #: A queue whose last row is older than this at the end of the hour may have been deleted.
 SILENCE_US = 610_000_000
+#: Why the equation `rows` is none that must hold.
+_NEVER = "it only tells what kills swallowed"
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -63,10 +65,10 @@ def _rows(
     equation: str,
     name: Column,
     sides: tuple[Column, Column],
-    judged: Column,
+    not_judged: Column,
     slack: Column | None = None,
 ) -> DataFrame:
-    """slack: how far the sides may be apart; None: not at all."""
+    """slack: how far the sides may be apart; None: not at all.  not_judged: why; null: it is."""
     expected, counted = sides
     return frame.select(
         "cluster",
@@ -76,8 +78,9 @@ def _rows(
         name.alias("object"),
         expected.cast("long").alias("expected"),
         counted.cast("long").alias("counted"),
-        judged.alias("judged"),
+        not_judged.isNull().alias("judged"),
         (f.lit(0) if slack is None else slack).cast("long").alias("slack"),
+        not_judged.alias("not_judged"),
     ).select(*_COLUMNS)
 
 
@@ -102,6 +105,7 @@ def _queues(inputs: Inputs) -> DataFrame:
             counted.cast("long").alias("counted"),
             f.lit(is_judged).alias("judged"),
             f.lit(0).cast("long").alias("slack"),
+            f.lit(None if is_judged else _NEVER).cast("string").alias("not_judged"),
         )
         for name, (expected, counted, is_judged) in sides.items()
     )
@@ -125,7 +129,9 @@ def _exchanges(inputs: Inputs) -> DataFrame:
     for name in _OUTCOMES:
         outcomes = outcomes + f.col(name)
     sides = (f.col("in") + f.col("internal_in"), outcomes)
-    return _rows(_per_exchange(inputs), "exchange", f.col("exchange"), sides, f.lit(True))
+    return _rows(
+        _per_exchange(inputs), "exchange", f.col("exchange"), sides, f.lit(None).cast("string")
+    )
 
 
 _HOUR = ("cluster", "window_start", "vhost")
@@ -139,7 +145,9 @@ def _placed(inputs: Inputs, rows: DataFrame) -> DataFrame:
 
 
 def _span(inputs: Inputs) -> DataFrame:
-    return inputs.coverage.select("cluster", "window_start", "completeness", "start_us", "end_us")
+    return inputs.coverage.select(
+        "cluster", "window_start", "completeness", "unseen", "start_us", "end_us"
+    )
 
 
 def _taken(inputs: Inputs) -> DataFrame:
@@ -186,8 +194,14 @@ def _copies(inputs: Inputs) -> DataFrame:
     )
     # One member's counts begin at the same moment, whatever they are of.
     has_start = ~f.col("is_unknown") | (f.col("members") == 1)
-    judged = f.coalesce(
-        (f.col("completeness") == 1.0) & ~f.col("is_moved") & has_start, f.lit(False)
+    not_judged = (
+        f.when(f.col("completeness").isNull(), f.lit("no member told of itself"))
+        .when(
+            (f.col("completeness") < 1.0) | (f.col("unseen") != ""),
+            f.when(f.col("unseen") != "", f.col("unseen")).otherwise("rows are missing"),
+        )
+        .when(f.col("is_moved"), f.lit("a queue had an election"))
+        .when(~has_start, f.lit("a queue was there before any member that told of it"))
     )
     is_gone = f.col("until") <= f.col("end_us") - SILENCE_US
     slack = (
@@ -195,4 +209,4 @@ def _copies(inputs: Inputs) -> DataFrame:
         .when(is_gone, f.col("copies"))
         .otherwise(f.col("slack_made"))
     )
-    return _rows(both, "copies", f.lit("*"), (f.col("copies"), f.col("taken")), judged, slack)
+    return _rows(both, "copies", f.lit("*"), (f.col("copies"), f.col("taken")), not_judged, slack)

@@ -144,6 +144,19 @@ class Topology:
         return self._rows
 
 
+class Peers:
+    """A lone member."""
+
+    async def run(self, interval_s: float) -> None:
+        pass
+
+    def standing(self) -> tuple[list[str], list[str]]:
+        return [], []
+
+    def addresses(self) -> dict[str, str]:
+        return {"n": "host:1"}
+
+
 def telemetry_of(
     queues: Queues,
     data_dir: Path,
@@ -157,7 +170,7 @@ def telemetry_of(
     config: Any = Config(data_dir, TelemetryConfig(interval_ms=interval_ms))
     parts: list[Any] = [counters or Counters(lambda: 1), queues, host or Host(), []]
     parts.append(Runtime(monitor))
-    parts.append(topology or Topology())
+    parts += [topology or Topology(), Peers()]
     return Telemetry(config, Identity(), cast(Callers, None), Sources(*parts))
 
 

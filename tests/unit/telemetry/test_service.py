@@ -30,6 +30,9 @@ class Member:
         self.collected += 1
         self.writer.emit("sample", [{"k": "node", "n": self.collected}])
 
+    def members(self) -> list[tuple[str, str, bool]]:
+        return [("n", "here:5680", True), ("other", "", False)]
+
     async def authorise(self, context: Any, is_change: bool) -> None:
         if is_change and not self.may_change:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "readers only")
@@ -40,7 +43,8 @@ async def member(tmp_path: Path) -> AsyncIterator[Member]:
     made = Member(tmp_path)
     server = grpc.aio.server()
     telemetry_pb2_grpc.add_TelemetryServicer_to_server(  # type: ignore[no-untyped-call]
-        TelemetryService(made.writer, made.results, made.authorise, made.collect), server
+        TelemetryService(made.writer, made.results, made.authorise, made.collect, made.members),
+        server,
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -60,6 +64,8 @@ async def read(member: Member, path: str) -> bytes:
 async def test_seal_counts_first_and_then_hands_out_everything(member: Member) -> None:
     sealed = await member.stub.Seal(telemetry_pb2.SealRequest())
     assert member.collected == 1
+    found = [(item.name, item.address, item.is_self) for item in sealed.members]
+    assert found == member.members()
     (sample,) = [item for item in sealed.segments if "/sample." in item.path]
     data = await read(member, sample.path)
     assert len(data) == sample.size

@@ -1,0 +1,72 @@
+"""Worlds in which members and their telemetry suffer: what was not seen accuses nobody, what is
+wrong is found (worlds.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.telemetry import worlds
+from tests.telemetry.test_job import query, run
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@dataclass
+class Done:
+    """A run over all worlds."""
+
+    worlds: list[worlds.World]
+    out: Path
+
+    def of(self, trouble: str, sql: str) -> list[tuple[Any, ...]]:
+        """Ask the tables of one kind of worlds."""
+        return query(self.out, sql.format(where=f"cluster LIKE 'world/{trouble}-sound-%'"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    raw, out = tmp_path_factory.mktemp("raw"), tmp_path_factory.mktemp("out")
+    made = worlds.make(raw, range(1))
+    run(raw, out)
+    return Done(made, out)
+
+
+def test_no_world_is_accused_without_cause_and_each_bug_is_found(done: Done) -> None:
+    accused = {
+        row[0] for row in query(done.out, "SELECT cluster FROM findings WHERE rule = 'BOOKS'")
+    }
+    assert accused == {world.cluster for world in done.worlds if world.bug}
+
+
+def test_calm_hours_are_judged(done: Done) -> None:
+    """Without trouble each hour is, so that silence on books is no way to be right."""
+    rows = done.of(
+        "calm", "SELECT judged, not_judged FROM audit_1h WHERE equation = 'copies' AND {where}"
+    )
+    assert rows == [(True, None)] * 2
+
+
+def test_a_member_that_was_not_asked_is_named(done: Done) -> None:
+    rows = done.of(
+        "not-asked",
+        "SELECT cluster, judged, not_judged FROM audit_1h WHERE equation = 'copies' AND {where}",
+    )
+    assert len(rows) == 2
+    assert not any(judged for _, judged, _ in rows)
+    assert all("silent 14:00-15:00" in why or "silent 15:00-16:00" in why for *_, why in rows)
+    found = done.of("not-asked", "SELECT DISTINCT object, message FROM findings WHERE {where} "
+                    "AND rule = 'TELE-LOSS'")  # fmt: skip
+    assert len({member for member, _ in found}) == 1
+    assert all("nothing was told" in message for _, message in found)
+    page = (done.out / "publish" / "report.html").read_text()
+    assert page.index("Not all was seen: ") < page.index("Clients published")
+
+
+def test_what_came_late_is_judged_after_all(done: Done) -> None:
+    rows = done.of("late", "SELECT judged FROM audit_1h WHERE equation = 'copies' AND {where}")
+    assert rows == [(True,)] * 2

@@ -1,0 +1,185 @@
+"""Made-up clusters that suffer, each with a ledger of its own that the job never sees.
+
+A world is a cluster of three members for two hours, told in intervals of two minutes: queues change
+their leaders, members are killed, fall silent, or lose segments.  Whatever happens to what is told,
+the broker counts right, so that nothing may be said against it; unless a bug is planted, which must
+be found.  Nothing reads a clock.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.telemetry import fleet
+
+STEP_US = 120_000_000
+STEPS = 60
+MEMBERS = ("n0", "n1", "n2")
+#: What may happen to a world; "" is nothing.
+TROUBLES = ("", "kill", "not-asked", "silent", "late", "lost-segment", "half-copied")
+#: Bugs that counters may have.
+BUGS = ("copies-more", "copies-fewer", "ack-twice", "ack-missing")
+
+
+@dataclass
+class Queue(fleet.Queue):
+    """A queue whose counters may tell what is not so."""
+
+    lies: dict[str, int] = field(default_factory=dict)
+
+    def lie(self, **more: int) -> None:
+        """Tell so much more than is so, from now on."""
+        self.lies = {name: self.lies.get(name, 0) + count for name, count in more.items()}
+
+    def overview(self, now_us: int) -> dict[str, Any]:
+        """Return what is told."""
+        told = super().overview(now_us)
+        for name, more in self.lies.items():
+            told["counters"][name] += more
+        return told
+
+
+@dataclass
+class World:
+    """One cluster.  State: its members' files, and what really happened."""
+
+    raw: Path
+    seed: int
+    trouble: str = ""
+    bug: str = ""
+    published: int = 0
+    nodes: dict[str, fleet.Node] = field(default_factory=dict)
+    queues: list[Queue] = field(default_factory=list)
+    leaders: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def cluster(self) -> str:
+        """Return its name."""
+        return f"world/{self.trouble or 'calm'}-{self.bug or 'sound'}-{self.seed}"
+
+    def play(self) -> None:
+        """Let two hours pass, and write what was told of them."""
+        self.rng = random.Random(f"{self.seed} {self.trouble} {self.bug}")
+        self.boots = 0
+        for name in MEMBERS:
+            self._start(name, fleet.BEGIN_US)
+        for uid in range(3):
+            self._declare(100 + uid, f"q{uid}")
+        victim = self.rng.choice(MEMBERS)
+        when = self.rng.randrange(10, STEPS - 10)
+        for step in range(STEPS):
+            self._step(step, victim if step == when else "")
+            if self.trouble == "silent" and step == when:
+                self._seal(victim, step)
+            if step % 10 == 9:
+                for name in MEMBERS:
+                    if not self._is_unasked(name, victim, step, when):
+                        self._seal(name, step)
+        for name in MEMBERS:
+            if not self._is_unasked(name, victim, STEPS, when):
+                self.nodes[name].boot_event(fleet.BEGIN_US + STEPS * STEP_US - 1, "end")
+                self._seal(name, STEPS - 1)
+        self._hurt(victim)
+
+    def _is_unasked(self, name: str, victim: str, step: int, when: int) -> bool:
+        """Say whether nobody has a member's rows: it was never asked, or not since then, or an
+        hour late.
+        """
+        if name != victim:
+            return False
+        return self.trouble == "not-asked" or (
+            step > when and (self.trouble == "silent" or (self.trouble == "late" and step < STEPS))
+        )
+
+    def _hurt(self, victim: str) -> None:
+        """Let a segment of the victim be lost on the way, or be there in part."""
+        below = self.raw / "raw" / "v1" / f"cluster={self.cluster.replace('/', '+')}"
+        files = sorted((below / f"node={victim}").rglob("sample.*.gz"))
+        if self.trouble == "lost-segment":
+            files[len(files) // 2].unlink()
+        elif self.trouble == "half-copied":
+            file = files[len(files) // 2]
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    def _start(self, name: str, at_us: int) -> None:
+        self.boots += 1
+        known = [queue.uid for queue in self.queues]
+        boot = (self.seed << 16 | hash_of(self.cluster)) * 64 + self.boots
+        self.nodes[name] = fleet.Node(self.raw, self.cluster, name, boot, known)
+        self.nodes[name].boot_event(at_us, "start")
+
+    def _seal(self, name: str, step: int) -> None:
+        self.nodes[name].seal(fleet.BEGIN_US + step * STEP_US)
+
+    def _declare(self, uid: int, name: str) -> None:
+        self.queues.append(Queue(uid, name, dlx=None))
+        self.leaders[uid] = (self.rng.choice(MEMBERS), 1)
+
+    def _step(self, step: int, struck: str) -> None:
+        t0_us = fleet.BEGIN_US + step * STEP_US
+        t1_us = t0_us + STEP_US
+        killed = struck if self.trouble == "kill" else ""
+        for node in self.nodes.values():
+            node.now_us = t0_us + STEP_US // 2
+        for queue in self.queues:
+            count = self.rng.randint(0, 40)
+            self._publish(queue, count)
+            queue.live(self.rng, count)
+            self._err(queue)
+        if killed:
+            for uid, (leader, term) in self.leaders.items():
+                if leader == killed:
+                    others = [name for name in MEMBERS if name != killed]
+                    self.leaders[uid] = (self.rng.choice(others), term + 1)
+        elif self.trouble == "kill" and self.rng.random() < 0.02:
+            uid = self.rng.choice(list(self.leaders))
+            self.leaders[uid] = (self.rng.choice(MEMBERS), self.leaders[uid][1] + 1)
+        for name, node in self.nodes.items():
+            if name == killed:
+                continue
+            node.now_us = t1_us
+            node.peers = [other for other in MEMBERS if other not in (name, killed)]
+            led = [queue for queue in self.queues if self.leaders[queue.uid][0] == name]
+            node.collect(t0_us, t1_us, led, *(self.leaders[queue.uid][1] for queue in led))
+        if killed:
+            self._seal(killed, step)
+            self._start(killed, t1_us)
+
+    def _publish(self, queue: fleet.Queue, count: int) -> None:
+        name = self.rng.choice(MEMBERS)
+        contents = [fleet.content("k")] * count
+        if contents:
+            self.nodes[name].counters.published("/", "web", "x", fleet.route(queue.name), contents)
+        self.published += count
+
+    def _err(self, queue: Queue) -> None:
+        """Let a counter be wrong, now and then."""
+        if not self.bug or self.rng.random() > 0.2:
+            return
+        counters = self.nodes[MEMBERS[0]].counters
+        if self.bug == "copies-more":
+            contents = [fleet.content("k")] * 50
+            counters.published("/", "web", "x", fleet.route(queue.name), contents)
+        elif self.bug == "copies-fewer":
+            queue.lie(enq=50, ack=50)
+        elif self.bug == "ack-twice":
+            queue.lie(ack=1)
+        elif self.bug == "ack-missing":
+            queue.lie(ack=-1)
+
+
+def hash_of(text: str) -> int:
+    """Return a small number that is the same in each process."""
+    return sum(ord(each) * (at + 1) for at, each in enumerate(text)) & 0xFFFF
+
+
+def make(raw: Path, seeds: range) -> list[World]:
+    """Play worlds with each trouble and each bug."""
+    kinds = [*((trouble, "") for trouble in TROUBLES), *(("", bug) for bug in BUGS)]
+    worlds = [World(raw, seed, trouble, bug) for seed in seeds for trouble, bug in kinds]
+    for world in worlds:
+        world.play()
+    return worlds

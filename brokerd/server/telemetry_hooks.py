@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from brokerd.server.slices import in_slices
 from brokerd.telemetry.counters import Counters, QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
 from brokerd.telemetry.service import TelemetryService
+
+log = logging.getLogger(__name__)
+
+
+#: For the answers of the others, before the first row is written.
+FIRST_LOOK_S = 1.0
 
 
 class Groups(Protocol):
@@ -139,6 +146,14 @@ class Peers(Protocol):
         """Return the names of those that are up, and of those that are not."""
         ...
 
+    async def look(self) -> None:
+        """Ask them once."""
+        ...
+
+    def skew_ms(self) -> int:
+        """Return by how much the clock here is ahead of theirs, 0 where that is little."""
+        ...
+
     def addresses(self) -> dict[str, str]:
         """Return where each member's gRPC is reached, "" where that is not known."""
         ...
@@ -191,8 +206,11 @@ class Telemetry:
         self._links = LinkRows()
         self._stalled_ms = 0
         self._task: asyncio.Task[None] | None = None
+        self._has_begun = False
         self._collecting = asyncio.Lock()
+        #: End of the last interval, by the middle of the members' clocks.
         self._since_us = _now_us()
+        self._since_steady_us = _steady_us()
         self.service = TelemetryService(
             self._writer, config.data_dir / "results", self._authorise, self.collect, self._members
         )
@@ -202,8 +220,7 @@ class Telemetry:
         if self._config.enabled:
             # Whatever exists now may have been counted before: its past is not this boot's.
             self._queues.known(self._sources.queues.records)
-            self._since_us = _now_us()
-            self._writer.start()
+            self._since_us, self._since_steady_us = _now_us(), _steady_us()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _authorise(
@@ -212,12 +229,47 @@ class Telemetry:
         needed = rpc_auth.WRITERS if is_change else rpc_auth.READERS
         return await self._callers.authenticate(context, needed)
 
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._set_skew()
+            self._writer.start()
+
+    def _set_skew(self) -> int:
+        """Have rows say by how much their times are wrong; return it in microseconds."""
+        skew_ms = self._sources.peers.skew_ms()
+        if bool(skew_ms) != bool(self._writer.skew_ms):
+            log.warning(
+                "clock of this member ahead_of_the_others_s=%.1f; rows of telemetry say so",
+                skew_ms / 1000,
+            )
+        self._writer.skew_ms = skew_ms
+        return skew_ms * 1000
+
+    def _interval(self) -> tuple[int, int]:
+        """Return begin and end of the interval that ends now, by the clock here: without a hole
+        and without an overlap, whatever was done to it.
+        """
+        now_us, steady_us = _now_us(), _steady_us()
+        skew_us = self._set_skew()
+        since_us = self._since_us + skew_us
+        if since_us > now_us:
+            # It was put back, and there is nobody to say by how much.
+            since_us = now_us - (steady_us - self._since_steady_us)
+        self._since_us, self._since_steady_us = now_us - skew_us, steady_us
+        return since_us, now_us
+
     def _members(self) -> list[tuple[str, str, bool]]:
         addresses = self._sources.peers.addresses()
         return [(name, address, name == self._node) for name, address in addresses.items()]
 
     async def _run(self) -> None:
         interval_s = self._config.interval_ms / 1000
+        with contextlib.suppress(TimeoutError):
+            # The first rows are to tell of a clock that is wrong.
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._sources.peers.look()
+        self._begin()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sources.peers.run(interval_s))
             while True:
@@ -235,8 +287,7 @@ class Telemetry:
             monitor = sources.runtime.monitor
             # Before anything is taken: an end while it adds up loses nothing.
             parts = {} if monitor is None else await monitor.breakdown.take()
-            since_us, now_us = self._since_us, _now_us()
-            self._since_us = now_us
+            since_us, now_us = self._interval()
             rows: list[dict[str, Any]] = sources.counters.take(since_us, now_us)
             rows.append(self._node_row(since_us, now_us, parts))
             rows += self._links.rows(sources.runtime.link_rows(), since_us, now_us)
@@ -306,9 +357,14 @@ class Telemetry:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+            self._begin()
             await self.collect()
             await asyncio.to_thread(self._writer.close)
 
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def _steady_us() -> int:
+    return time.monotonic_ns() // 1000

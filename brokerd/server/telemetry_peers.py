@@ -1,4 +1,5 @@
-"""Who else is in the cluster, for telemetry: who is up, and where each one's gRPC is reached.
+"""Who else is in the cluster, for telemetry: who is up, where each one's gRPC is reached, and how
+far this member's clock is from theirs.
 
 A job that is told one address finds the others by it, and knows of whom it has heard nothing.  Used
 by telemetry_hooks.py only.
@@ -7,14 +8,18 @@ by telemetry_hooks.py only.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 from brokerd.server.members.member_calls import Handler
 from brokerd.server.members.ports import Json
 
 _ASK = "telemetry_member"
+#: What is less may be an answer of a busy member, and is slack in the job's books (30 s).
+SKEW_MS_MIN = 5_000
 
 
 class Calls(Protocol):
@@ -40,15 +45,33 @@ class Members:
     calls: Calls
 
 
-class TelemetryPeers:
-    """State: the gRPC port that each member last told."""
+def _now_ms() -> float:
+    return time.time_ns() / 1e6
 
-    def __init__(self, members: Members, grpc_port: int) -> None:
+
+def _steady_ms() -> float:
+    return time.monotonic_ns() / 1e6
+
+
+class TelemetryPeers:
+    """State: of each other member the gRPC port that it last told, and how far its clock is ahead
+    of the steady one here, which nobody sets.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        grpc_port: int,
+        clock_ms: Callable[[], float] = _now_ms,
+        steady_ms: Callable[[], float] = _steady_ms,
+    ) -> None:
         self._members = members
         self._ports = {members.node: grpc_port}
+        self._clock_ms, self._steady_ms = clock_ms, steady_ms
+        self._ahead_ms: dict[str, float] = {}
 
         async def answer(_: Json) -> Json:
-            return {"grpc_port": grpc_port}
+            return {"grpc_port": grpc_port, "now_ms": clock_ms()}
 
         members.calls.serve(_ASK, answer)
 
@@ -64,9 +87,22 @@ class TelemetryPeers:
         await asyncio.gather(*map(self._ask, up))
 
     async def _ask(self, name: str) -> None:
+        asked_ms = self._steady_ms()
         answer = await self._members.calls.ask(name, _ASK)
-        if answer is not None:
-            self._ports[name] = int(answer["grpc_port"])
+        if answer is None:
+            self._ahead_ms.pop(name, None)
+            return
+        self._ports[name] = int(answer["grpc_port"])
+        # It looked at its clock in the middle of that time.
+        self._ahead_ms[name] = float(answer["now_ms"]) - (asked_ms + self._steady_ms()) / 2
+
+    def skew_ms(self) -> int:
+        """Return by how much the clock here is ahead of the middle of the members' clocks; 0 where
+        that is little, or where no other member has answered.
+        """
+        own_ms = self._clock_ms() - self._steady_ms()
+        skew_ms = round(own_ms - median((own_ms, *self._ahead_ms.values())))
+        return skew_ms if abs(skew_ms) >= SKEW_MS_MIN else 0
 
     def standing(self) -> tuple[list[str], list[str]]:
         """Return the names of the other members: those that are up, those that are not."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -57,6 +57,8 @@ class _Batch:
     stream: str
     rows: Sequence[Row]
     seq_first: int
+    #: Of `SegmentWriter.skew_ms`, when they were handed over.
+    skew_ms: int = 0
 
 
 class SegmentWriter:
@@ -76,6 +78,8 @@ class SegmentWriter:
         clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.directory = directory
+        #: By how much the times of rows are ahead of the other members' clocks; each row says so.
+        self.skew_ms = 0
         self.identity = identity
         self._settings = settings
         self._clock_us = clock_us or (lambda: time.time_ns() // 1000)
@@ -107,7 +111,7 @@ class SegmentWriter:
         with self._lock:
             first = self._next_seq[stream]
             self._next_seq[stream] = first + len(rows)
-            self._buffer.append(_Batch(stream, rows, first))
+            self._buffer.append(_Batch(stream, rows, first, self.skew_ms))
             self._buffered_rows += len(rows)
             while self._buffered_rows > BUFFER_ROWS_MAX:
                 self._drop_oldest(self._buffered_rows - BUFFER_ROWS_MAX)
@@ -181,7 +185,7 @@ class SegmentWriter:
             kind = str(row.get("k", ""))
             self._dropped[kind] = self._dropped.get(kind, 0) + 1
         if dropped < len(batch.rows):
-            rest = _Batch(batch.stream, batch.rows[dropped:], batch.seq_first + dropped)
+            rest = replace(batch, rows=batch.rows[dropped:], seq_first=batch.seq_first + dropped)
             self._buffer.appendleft(rest)
 
     # ---- the thread -------------------------------------------------------------------------
@@ -221,8 +225,9 @@ class SegmentWriter:
         return min(segment.opened_us + self._settings.segment_ms * 1000, segment.hour_us + HOUR_US)
 
     def _write(self, batch: _Batch) -> None:
+        skew = {"skew_ms": batch.skew_ms} if batch.skew_ms else {}
         lines = [
-            segment_files.encode({"v": 1, "seq": batch.seq_first + offset, **row})
+            segment_files.encode({"v": 1, "seq": batch.seq_first + offset, **row, **skew})
             for offset, row in enumerate(batch.rows)
         ]
         at = 0
@@ -286,7 +291,7 @@ class SegmentWriter:
             with self._lock:
                 first = self._next_seq["event"]
                 self._next_seq["event"] = first + len(rows)
-            batch = _Batch("event", rows, first)
+            batch = _Batch("event", rows, first, self.skew_ms)
             self._guarded(partial(self._write, batch), batch)
 
     def _recover(self) -> None:

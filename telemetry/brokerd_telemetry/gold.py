@@ -117,6 +117,8 @@ QUALITY_SCHEMA = pyarrow.schema(
         ("completeness", pyarrow.float64()),
         # What of it is not known, in words; "" if nothing.
         ("why", pyarrow.string()),
+        # By how much its clock was off at the most; ahead of the others: more than 0.
+        ("skew_s", pyarrow.float64()),
     ]
 )
 CYCLES_SCHEMA = pyarrow.schema(

@@ -34,6 +34,9 @@ FILE_ROWS_MIN = 5_000
 #: Rows of a piece of a file: what a reader has in memory at a time.
 GROUP_ROWS = 10_000
 
+#: Rows of a time beyond have no sense, and no clock is taken from them.
+LEAD_US_MAX = 48 * schema.HOUR_US
+
 _Key = tuple[str, str, int]
 
 
@@ -93,6 +96,7 @@ def _shared_out(
 ) -> list[tuple[tuple[str, lines.Origin], ...]]:
     """Return the segments of each task: about as many rows each, neighbours in time together."""
     now_us, oldest_us = limits
+    leads = leads_us(segments, now_us)
     ordered = sorted(segments, key=lambda segment: (segment.cluster, segment.hour, segment.path))
     share = sum(segment.rows for segment in segments) / parts
     tasks: list[list[tuple[str, lines.Origin]]] = [[] for _ in range(parts)]
@@ -104,10 +108,25 @@ def _shared_out(
             schema.hour_start_us(segment.hour),
             now_us,
             oldest_us.get(segment.cluster, 0),
+            leads.get(segment.boot, 0),
         )
         tasks[min(int(before / share), parts - 1)].append((segment.file, origin))
         before += segment.rows
     return [tuple(own) for own in tasks if own]
+
+
+def leads_us(segments: list[Segment], now_us: int) -> dict[str, int]:
+    """Return of each boot that tells of what is still to come by how much its clock is at least
+    ahead: its rows are not lost for it.
+
+    Those of one that members of an earlier version wrote, or a lone one; others say it themselves.
+    """
+    leads: dict[str, int] = {}
+    for segment in segments:
+        lead_us = segment.last_us - now_us
+        if schema.GRACE_US < lead_us < LEAD_US_MAX:
+            leads[segment.boot] = max(leads.get(segment.boot, 0), lead_us)
+    return leads
 
 
 # ---- in a task ------------------------------------------------------------------------------

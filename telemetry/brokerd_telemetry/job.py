@@ -320,7 +320,8 @@ class Run:
             f"{self.result.rows:,} rows read"
             + (f", {self.result.bad_rows:,} quarantined" if bad_rows else "")
         )
-        return since, recompute.Batch(self.run_id, verdicts, bad_rows)
+        leads_us = ingest.leads_us(verdicts.fresh, self.now_us)
+        return since, recompute.Batch(self.run_id, verdicts, bad_rows, leads_us)
 
     def _tables(self, spark: SparkSession, since: dict[str, str], batch: recompute.Batch) -> None:
         from brokerd_telemetry import recompute

@@ -53,6 +53,11 @@ class NodeHour:
     #: Members of the largest group of a queue, and whether it names those of its cluster.
     group: int = 0
     knows_peers: bool = False
+    #: By how much its clock was off at the most (behind: negative).
+    ahead_ms: int = 0
+    behind_ms: int = 0
+    #: By how much it is at least ahead, which is all that is known; its rows were moved so far.
+    lead_us: int = 0
     missing_us: int = 0
     #: From when to when others saw it up and there is no row of it.
     silent: list[Span] = field(default_factory=list)
@@ -66,11 +71,21 @@ class NodeHour:
         found = [f"silent {_clock(begin)}-{_clock(end)}" for begin, end in self.silent]
         if self.was_killed:
             found.append("its last interval is lost")
+        if self.lead_us:
+            found.append(f"clock {self.lead_us / 1e6:,.0f} s or more ahead")
         if self.gap_rows:
             found.append(f"{self.gap_rows:,} rows lost")
         if not found and self.completeness < 1.0:
             found.append(f"{self.missing_us / 1e6:,.0f} s not told")
         return f"{self.node} {', '.join(found)}" if found else ""
+
+    @property
+    def skew_s(self) -> float:
+        """Return by how much its clock was off at the most, in seconds; ahead of others: more than
+        0.
+        """
+        known_ms = self.ahead_ms if self.ahead_ms >= -self.behind_ms else self.behind_ms
+        return known_ms / 1000 if known_ms else self.lead_us / 1e6
 
     @property
     def completeness(self) -> float:
@@ -143,13 +158,18 @@ def _both(one: NodeHour, other: NodeHour) -> NodeHour:
         has_ended=one.has_ended or other.has_ended,
         group=max(one.group, other.group),
         knows_peers=one.knows_peers or other.knows_peers,
+        ahead_ms=max(one.ahead_ms, other.ahead_ms),
+        behind_ms=min(one.behind_ms, other.behind_ms),
     )
 
 
 def note_boots(
-    boots: dict[str, dict[str, Any]], hours: Iterable[NodeHour], fresh: Iterable[Segment]
+    boots: dict[str, dict[str, Any]],
+    hours: Iterable[NodeHour],
+    fresh: Iterable[Segment],
+    leads_us: Mapping[str, int] | None = None,
 ) -> None:
-    """Bring what the ledger knows of each boot up to date."""
+    """Bring what the ledger knows of each boot up to date.  leads_us: of ingest.leads_us."""
     for hour in hours:
         boot = boots.setdefault(
             hour.boot,
@@ -163,6 +183,9 @@ def note_boots(
             boots[segment.boot]["interval_us"] = segment.interval_us
             if segment.is_recovered:
                 boots[segment.boot]["was_killed"] = True
+    for name, lead_us in (leads_us or {}).items():
+        if name in boots:
+            boots[name]["lead_us"] = max(boots[name].get("lead_us", 0), lead_us)
 
 
 def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], peers: Peers) -> None:
@@ -177,6 +200,7 @@ def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], peers: 
         newest[cluster, node] = max(newest.get((cluster, node), 0), boot["first_us"])
     for hour in hours:
         boot = boots[hour.boot]
+        hour.lead_us = boot.get("lead_us", 0)
         interval_us = boot.get("interval_us", INTERVAL_US)
         # Rows that began in the hour before reach in; a hole is only what exceeds an interval.
         hole_us = hour.last_us - hour.first_us - hour.told_us
@@ -308,6 +332,7 @@ def table(
             "has_ended": hour.has_ended,
             "completeness": hour.completeness,
             "why": hour.why,
+            "skew_s": hour.skew_s,
         }
         for hour in sorted(hours, key=lambda item: (item.hour_us, item.node, item.first_us))
     ]

@@ -36,6 +36,8 @@ class Batch:
     verdicts: Verdicts
     #: Lines that are no rows, by cluster, member and hour.
     bad_rows: Mapping[tuple[str, str, int], int]
+    #: Of ingest.leads_us.
+    leads_us: Mapping[str, int]
 
 
 def touched(live: Live, since: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
@@ -72,7 +74,7 @@ def passes(live: Live, hours: list[str]) -> list[list[str]]:
 def observe(live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
     """Return what the members of these clusters told of each hour."""
     observed, peers = quality.observe(live, hours)
-    quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh)
+    quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh, batch.leads_us)
     quality.judge(observed, live.manifest.boots, peers)
     return observed
 

@@ -376,6 +376,18 @@ def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
         )  # fmt: skip
 
 
+def _wrong_clock(row: Row, _: Facts) -> Iterable[Hit]:
+    # Tables of hours before the column came do not have it.
+    skew_s = row.get("skew_s") or 0.0
+    if skew_s:
+        where = "ahead of" if skew_s > 0 else "behind"
+        yield Hit(
+            "member", "", row["node"], skew_s, 0,
+            f"its clock was {abs(skew_s):,.0f} s {where} those of the other members; its rows are "
+            "kept, with their times put right by as much",
+        )  # fmt: skip
+
+
 def _bad_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
     whole = row["rows"] + row["bad_rows"]
     if row["bad_rows"] > 0.01 * whole:
@@ -478,6 +490,8 @@ RULES = (
          "please report this: it is a bug of the broker", _books),
     Rule("TELE-LOSS", "warning", "data_quality_1h", True,
          "was this member killed? Otherwise look at its disk", _lost_telemetry),
+    Rule("TELE-CLOCK", "warning", "data_quality_1h", True,
+         "have the clock of its machine set by NTP, and see why it was not", _wrong_clock),
     Rule("TELE-BAD", "warning", "data_quality_1h", True,
          "is the job older than the members? Otherwise look into quarantine/rows", _bad_telemetry),
 )  # fmt: skip

@@ -48,6 +48,9 @@ _LONGS = (
     "backlog", "backlog_age_ms", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
     "moved", "lag_count", "lag_sum_ms", "priority", "bindings",
     "tries", "redeliveries",
+    # By how much t0 and t1 are ahead of the clocks of the other members; columns/lines.py
+    # takes it off.
+    "skew_ms",
 )  # fmt: skip
 TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
@@ -101,8 +104,8 @@ QUEUE_ROW = t.StructType(
     [
         ROW[name]
         for name in (
-            "v", "seq", "k", "t0", "t1", "hb", "vhost", QUEUE, "qtype", "grp", "term", "members",
-            *LIMITS, "overflow", "dlx", "strategy", *QUEUE_NUMBERS,
+            "v", "seq", "k", "t0", "t1", "skew_ms", "hb", "vhost", QUEUE, "qtype", "grp", "term",
+            "members", *LIMITS, "overflow", "dlx", "strategy", *QUEUE_NUMBERS,
         )
     ]
 )  # fmt: skip

@@ -55,10 +55,12 @@ class Segment:
     #: Where it lies now.
     file: str = ""
     first_seq: int = 0
+    #: When its last row ends, by its member's clock, unless the row says how wrong that is.
+    last_us: int = 0
 
     def entry(self) -> dict[str, Any]:
         """Return it for the ledger."""
-        left_out = ("identity", "file")
+        left_out = ("identity", "file", "last_us")
         return {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
 
 
@@ -193,7 +195,18 @@ def verify(file: Path, path: str, identity: str) -> Segment:
         is_recovered=bool(seal.get("recovered")),
         hour=f"{match['dt']}T{match['hh']}",
         first_seq=named[1],
+        last_us=_end_us(body),
     )
+
+
+def _end_us(body: bytes) -> int:
+    """Return when the last row ends, 0 where it does not say so, or says how wrong its clock is."""
+    try:
+        row = _object(body[body.rfind(b"\n", 0, len(body) - 1) + 1 :])
+    except BadSegment:
+        return 0
+    end_us = row.get("t1")
+    return end_us if isinstance(end_us, int) and "skew_ms" not in row else 0
 
 
 def _text(file: Path) -> bytes:

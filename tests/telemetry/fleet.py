@@ -141,6 +141,8 @@ class Node:
         self.figures: dict[str, int] = {}
         #: The other members that it sees up; None: of a version that does not tell.
         self.peers: list[str] | None = []
+        #: By how much its clock is ahead, as it knows from the others.
+        self.skew_ms = 0
 
     def boot_event(self, at_us: int, state: str) -> None:
         """Say that the boot begins or ends."""
@@ -182,7 +184,7 @@ class Node:
             )  # fmt: skip
             first = self.seq[stream]
             lines = [
-                segment_files.encode({"v": 1, "seq": first + offset, **row})
+                segment_files.encode({"v": 1, "seq": first + offset, **self._by_its_clock(row)})
                 for offset, row in enumerate(rows)
             ]
             segment.write(lines, first, first + len(rows) - 1)
@@ -193,6 +195,12 @@ class Node:
             self.number[stream] += 1
             self.rows[stream] = []
         return paths
+
+    def _by_its_clock(self, row: dict[str, Any]) -> dict[str, Any]:
+        if not self.skew_ms:
+            return row
+        times = {name: row[name] + self.skew_ms * 1000 for name in ("t0", "t1")}
+        return row | times | {"skew_ms": self.skew_ms}
 
 
 def _look(catalog: CatalogDriver) -> Look:

@@ -267,3 +267,23 @@ def test_the_quick_way_and_the_way_by_line_read_the_same(
     whole = [line for line in sent if isinstance(line, dict) or line]
     own = [line for line in whole if isinstance(line, bytes) and line.startswith(b'{"k":"_')]
     assert sum(map(len, quick.values())) == len(whole) - len(own)
+
+
+def test_rows_of_a_wrong_clock_stand_where_they_belong_and_the_others_stay() -> None:
+    """Five minutes ahead of the time at which they are read, and an hour behind."""
+    hour_ms = HOUR_US // 1000
+    ahead = {"t0": NOW_US + 300_000_000, "t1": NOW_US + 301_000_000, "skew_ms": 300_001}
+    behind = {"t0": 2 * HOUR_US, "t1": 2 * HOUR_US, "skew_ms": -hour_ms}
+    odd = row(seq=10, skew_ms=1 << 62)
+    found = read(row(seq=8, **ahead), row(seq=9, **behind), odd, row(seq=11))
+    assert found.keys() == {("conn", hour * HOUR_US) for hour in (2, 3, 9)}
+    assert found["conn", 9 * HOUR_US][0]["t1"] == NOW_US + 999_000
+    assert [line["seq"] for line in found["conn", 2 * HOUR_US]] == [10, 11]
+
+
+def test_a_boot_that_tells_of_what_is_to_come_keeps_its_rows() -> None:
+    """One of an earlier version, which does not know that its clock is wrong."""
+    early = row(t0=NOW_US + 400_000_000, t1=NOW_US + 400_000_001)
+    assert read(early).keys() == {(schema.BAD_KIND, ORIGIN.hour_us)}
+    found = read(early, origin=replace(ORIGIN, lead_us=400_000_001))
+    assert found["conn", 9 * HOUR_US][0]["t1"] == NOW_US

@@ -63,10 +63,28 @@ def test_a_member_that_was_not_asked_is_named(done: Done) -> None:
                     "AND rule = 'TELE-LOSS'")  # fmt: skip
     assert len({member for member, _ in found}) == 1
     assert all("nothing was told" in message for _, message in found)
-    page = (done.out / "publish" / "report.html").read_text()
+    folder = done.out / "publish" / "clusters" / "world~not-asked-sound-0"
+    page = (folder / "report.html").read_text()
     assert page.index("Not all was seen: ") < page.index("Clients published")
 
 
 def test_what_came_late_is_judged_after_all(done: Done) -> None:
     rows = done.of("late", "SELECT judged FROM audit_1h WHERE equation = 'copies' AND {where}")
     assert rows == [(True,)] * 2
+
+
+@pytest.mark.parametrize(("trouble", "skew_s"), [("ahead", 300.0), ("behind", -3600.0)])
+def test_a_clock_that_is_wrong_is_found_and_its_rows_stand_where_they_belong(
+    done: Done, trouble: str, skew_s: float
+) -> None:
+    (world,) = (world for world in done.worlds if world.trouble == trouble)
+    rows = done.of(trouble, "SELECT hour(window_start), count(DISTINCT node), min(completeness), "
+                   "sum(bad_rows) FROM data_quality_1h WHERE {where} GROUP BY 1")  # fmt: skip
+    assert rows == [(14, 3, 1.0, 0), (15, 3, 1.0, 0)]
+    told = done.of(trouble, 'SELECT sum("in") FROM usage_1h WHERE {where}')
+    assert told == [(world.published,)]
+    found = done.of(trouble, "SELECT DISTINCT rule, value FROM findings WHERE {where} "
+                    "AND rule LIKE 'TELE%'")  # fmt: skip
+    assert found == [("TELE-CLOCK", skew_s)]
+    books = "SELECT judged FROM audit_1h WHERE equation = 'copies' AND {where}"
+    assert done.of(trouble, books) == [(True,)] * 2

@@ -18,8 +18,11 @@ from tests.telemetry import fleet
 STEP_US = 120_000_000
 STEPS = 60
 MEMBERS = ("n0", "n1", "n2")
+#: By how much a member's clock is ahead, which the others tell it.
+SKEWS_MS = {"ahead": 300_000, "behind": -3_600_000}
 #: What may happen to a world; "" is nothing.
-TROUBLES = ("", "kill", "not-asked", "silent", "late", "lost-segment", "half-copied")
+TROUBLES = ("", "kill", "not-asked", "silent", "late", "lost-segment", "half-copied",
+            *SKEWS_MS)  # fmt: skip
 #: Bugs that counters may have.
 BUGS = ("copies-more", "copies-fewer", "ack-twice", "ack-missing")
 
@@ -70,6 +73,7 @@ class World:
             self._declare(100 + uid, f"q{uid}")
         victim = self.rng.choice(MEMBERS)
         when = self.rng.randrange(10, STEPS - 10)
+        self.nodes[victim].skew_ms = SKEWS_MS.get(self.trouble, 0)
         for step in range(STEPS):
             self._step(step, victim if step == when else "")
             if self.trouble == "silent" and step == when:

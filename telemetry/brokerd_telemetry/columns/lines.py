@@ -24,6 +24,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from brokerd_telemetry import schema
 
 FUTURE_US = 300_000_000
+#: No clock is so far off; ten years.
+SKEW_MS_MAX = 10 * 365 * 24 * 3_600_000
 #: A quarantined line keeps so much of its text.
 LINE_CHARS_MAX = 4096
 #: So much text is made rows at a time.
@@ -53,6 +55,8 @@ class Origin:
     now_us: int
     #: Rows before are too late to change the tables.
     oldest_us: int
+    #: By how much its clock is at least ahead, where its rows do not say so themselves.
+    lead_us: int = 0
 
 
 @cache
@@ -268,6 +272,7 @@ def _judged(
 ) -> Iterator[tuple[str, int, pyarrow.Table]]:
     """Yield rows by kind and hour, and those that are none."""
     compute = pyarrow.compute
+    table = _on_time(table, origin.lead_us)
     is_own = compute.fill_null(compute.greater_equal(table["seq"], origin.first_seq), True)
     error = _error(table, origin)
     is_row = compute.is_null(error)
@@ -281,6 +286,24 @@ def _judged(
             rows = _silver(table.filter(bad), schema.BAD_KIND, origin)
             own = {"line": texts, "error": error.filter(bad)}
             yield schema.BAD_KIND, origin.hour_us, _with(rows, own)
+
+
+def _on_time(table: pyarrow.Table, lead_us: int) -> pyarrow.Table:
+    """Return rows with the times that a clock like those of the other members would have told."""
+    compute = pyarrow.compute
+    skew_ms = table["skew_ms"]
+    if not lead_us and skew_ms.null_count == len(skew_ms):
+        return table
+    # A member that claims more has its rows where it says that they are.
+    is_one = compute.and_(
+        compute.less(skew_ms, SKEW_MS_MAX), compute.greater(skew_ms, -SKEW_MS_MAX)
+    )
+    skew_us = compute.multiply(compute.if_else(is_one, skew_ms, 0), 1000)
+    ahead_us = compute.coalesce(skew_us, lead_us)
+    for name in ("t0", "t1"):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, compute.subtract(table[name], ahead_us))
+    return table
 
 
 def _error(table: pyarrow.Table, origin: Origin) -> pyarrow.ChunkedArray:

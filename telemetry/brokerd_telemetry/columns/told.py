@@ -9,8 +9,11 @@ _KEY = ("node", "boot")
 #: What is looked at in the rows of every kind, and of some beside it.
 _COLUMNS = (*_KEY, "t0", "t1")
 _ALSO = {
-    "gap": ("rows",), "boot": ("state",), "node": ("peers", "peers_down"), "queue": ("members",),
-}  # fmt: skip
+    "gap": ("rows",),
+    "boot": ("state",),
+    "node": ("peers", "peers_down", "skew_ms"),
+    "queue": ("members",),
+}
 
 
 def columns(kind: str) -> list[str]:
@@ -24,7 +27,8 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
     first_us, last_us: from when to when there are rows.  told_us: how long its rows of the kind
     `node` last, all together.  gap_rows: how many rows it knows to be lost.  has_ended: it said
     that it ends.  group: members of the largest group of a queue.
-    knows_peers: it names the members of its cluster (`peers`).
+    knows_peers: it names the members of its cluster (`peers`).  ahead_ms, behind_ms (negative): by
+    how much at most its clock was ahead of those of the others, and behind them.
     """
     told = {name: rows[name] for name in (*_KEY, "t0", "t1")}
     aggregates: list[tuple[str | list[str], str]] = [
@@ -34,6 +38,7 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
     ]
     if kind == "node":
         told["told_us"] = pc.subtract(rows["t1"], rows["t0"])
+        told["ahead"] = told["behind"] = rows["skew_ms"]
         told["knows"] = pc.cast(pc.is_valid(rows["peers"]), pyarrow.int8())
     elif kind == "gap":
         told["gap_rows"] = rows["rows"]
@@ -41,8 +46,8 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
         told["ended"] = pc.cast(pc.equal(rows["state"], "end"), pyarrow.int8())
     elif kind == "queue":
         told["group"] = rows["members"]
-    greatest = ("ended", "group", "knows")
-    more = [(name, "max" if name in greatest else "sum") for name in told if name not in _COLUMNS]
+    how = dict.fromkeys(("ended", "group", "knows", "ahead"), "max") | {"behind": "min"}
+    more = [(name, how.get(name, "sum")) for name in told if name not in _COLUMNS]
     found = (
         pyarrow.table(told).group_by(list(_KEY), use_threads=False).aggregate([*aggregates, *more])
     )
@@ -62,6 +67,8 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
             "has_ended": pc.equal(counted("ended_max"), 1),
             "group": counted("group_max"),
             "knows_peers": pc.equal(counted("knows_max"), 1),
+            "ahead_ms": pc.max_element_wise(counted("ahead_max"), 0),
+            "behind_ms": pc.min_element_wise(counted("behind_min"), 0),
         }
     )
 

@@ -14,6 +14,7 @@ import pytest
 from brokerd.cluster.groups.group_clock import Moved
 from brokerd.config import TelemetryConfig
 from brokerd.core.alarms import AlarmSet
+from brokerd.server import telemetry_hooks
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.slices import SLICE
 from brokerd.server.telemetry_hooks import Sources, Telemetry
@@ -150,6 +151,15 @@ class Peers:
     async def run(self, interval_s: float) -> None:
         pass
 
+    def __init__(self) -> None:
+        self.skew = 0
+
+    async def look(self) -> None:
+        pass
+
+    def skew_ms(self) -> int:
+        return self.skew
+
     def standing(self) -> tuple[list[str], list[str]]:
         return [], []
 
@@ -165,12 +175,13 @@ def telemetry_of(
     monitor: Monitor | None = None,
     topology: Topology | None = None,
     host: Host | None = None,
+    peers: Peers | None = None,
 ) -> Telemetry:
     """Return the telemetry of a member that leads these queues."""
     config: Any = Config(data_dir, TelemetryConfig(interval_ms=interval_ms))
     parts: list[Any] = [counters or Counters(lambda: 1), queues, host or Host(), []]
     parts.append(Runtime(monitor))
-    parts += [topology or Topology(), Peers()]
+    parts += [topology or Topology(), peers or Peers()]
     return Telemetry(config, Identity(), cast(Callers, None), Sources(*parts))
 
 
@@ -233,6 +244,37 @@ async def test_a_queue_that_is_led_elsewhere_meanwhile_is_told_anew(
         host.moved.note(3)
         await telemetry.collect()
     assert told == ["q3"]
+
+
+async def test_intervals_meet_whatever_is_done_to_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clocks of the others, where they are known; else none ends before it begins."""
+    rows: list[dict[str, Any]] = []
+
+    def emit(writer: SegmentWriter, _: str, more: Sequence[dict[str, Any]]) -> None:
+        rows.extend({**row, "skew_ms": writer.skew_ms} for row in more if row["k"] == "node")
+
+    monkeypatch.setattr(SegmentWriter, "emit", emit)
+    wall_us, steady_us = [10**15], [0]
+    monkeypatch.setattr(telemetry_hooks, "_now_us", lambda: wall_us[0])
+    monkeypatch.setattr(telemetry_hooks, "_steady_us", lambda: steady_us[0])
+    peers = Peers()
+    telemetry = telemetry_of(Queues(), tmp_path, peers=peers)
+
+    async def after(set_s: int, skew_s: int) -> tuple[int, int]:
+        wall_us[0] += (10 + set_s) * 1_000_000
+        steady_us[0] += 10_000_000
+        peers.skew = skew_s * 1000
+        await telemetry.collect()
+        row = rows[-1]
+        return row["t0"] - row["skew_ms"] * 1000, row["t1"] - row["skew_ms"] * 1000
+
+    found = [await after(0, 0), await after(300, 300), await after(0, 300), await after(-300, 0)]
+    begin_us = 10**15
+    assert found == [(begin_us + n * 10_000_000, begin_us + (n + 1) * 10_000_000) for n in range(4)]
+    begin_us, end_us = await after(-3600, 0)
+    assert end_us - begin_us == 10_000_000
 
 
 async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Told) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from brokerd.server.telemetry_peers import Members, TelemetryPeers
 
 
@@ -32,10 +34,68 @@ def peers(calls: Calls, alive: tuple[str, ...] = ("a", "b", "c")) -> TelemetryPe
 
 
 async def test_members_that_answer_are_found_by_any_other() -> None:
-    calls = Calls(b={"grpc_port": 5681})
+    calls = Calls(b={"grpc_port": 5681, "now_ms": 0.0})
     found = peers(calls)
     await found.look()
     assert calls.asked == ["b", "c"]
     assert found.addresses() == {"a": "one:5680", "b": "two:5681", "c": "", "d": ""}
     assert found.standing() == (["b", "c"], ["d"])
     assert (await calls.handler({}))["grpc_port"] == 5680
+
+
+class Clocks:
+    """A clock that may be set, and one that may not."""
+
+    def __init__(self) -> None:
+        self.wall_ms, self.steady_ms = 1_000_000.0, 5000.0
+
+    def pass_by(self, ms: float) -> None:
+        self.wall_ms += ms
+        self.steady_ms += ms
+
+
+async def skew(own_ms: float, b_ms: float, c_ms: float) -> int:
+    clocks = Clocks()
+    answers = {
+        name: {"grpc_port": 1, "now_ms": 1_000_000.0 + ahead_ms}
+        for name, ahead_ms in (("b", b_ms), ("c", c_ms))
+    }
+    members = Members("a", lambda: ADDRESSES, lambda: {"a", "b", "c"}, Calls(**answers))
+    clocks.wall_ms += own_ms
+    found = TelemetryPeers(members, 1, lambda: clocks.wall_ms, lambda: clocks.steady_ms)
+    await found.look()
+    clocks.pass_by(60_000)
+    return found.skew_ms()
+
+
+@pytest.mark.parametrize(
+    ("clocks_ms", "expected"),
+    [
+        ((300_000, 0, 0), 300_000),
+        ((-3_600_000, 0, 10), -3_600_000),
+        ((0, 300_000, 0), 0),
+        ((4_000, 0, 0), 0),
+        ((0, 300_000, 300_000), -300_000),
+    ],
+)
+async def test_a_clock_is_wrong_by_how_far_it_is_from_the_middle_of_all(
+    clocks_ms: tuple[float, float, float], expected: int
+) -> None:
+    assert await skew(*clocks_ms) == expected
+
+
+async def test_a_clock_that_is_set_is_known_to_be_at_once_and_a_lone_one_never() -> None:
+    clocks = Clocks()
+    calls = Calls(b={"grpc_port": 1, "now_ms": 1_000_000.0}, c={"grpc_port": 1, "now_ms": 1e6})
+    members = Members("a", lambda: ADDRESSES, lambda: {"a", "b", "c"}, calls)
+    found = TelemetryPeers(members, 1, lambda: clocks.wall_ms, lambda: clocks.steady_ms)
+    clocks.wall_ms += 300_000
+    assert found.skew_ms() == 0
+    clocks.wall_ms -= 300_000
+    await found.look()
+    clocks.wall_ms += 300_000
+    assert found.skew_ms() == 300_000
+    # They are gone: what they said counts no longer.
+    calls.answers.clear()
+    await found.look()
+    assert found.skew_ms() == 0

@@ -64,6 +64,16 @@ def test_sequence_numbers_go_on_over_segments(writer: SegmentWriter) -> None:
     ]  # fmt: skip
 
 
+def test_rows_say_by_how_much_their_clock_is_ahead(writer: SegmentWriter) -> None:
+    writer.emit("sample", [{"k": "node"}])
+    writer.skew_ms = -4
+    writer.emit("sample", [{"k": "node"}])
+    writer.skew_ms = 0
+    (path,) = (item.path for item in writer.seal_now() if "/sample." in item.path)
+    rows = read(writer.directory, path)[1:-1]
+    assert [row.get("skew_ms") for row in rows] == [None, -4]
+
+
 def test_a_full_segment_is_rotated_and_no_row_is_split(tmp_path: Path) -> None:
     config = TelemetryConfig(segment_bytes=4096)
     writer = SegmentWriter(tmp_path, IDENTITY, config)

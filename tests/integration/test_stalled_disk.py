@@ -4,6 +4,7 @@ cluster goes on, and nothing confirmed is lost.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import urllib.error
@@ -225,7 +226,10 @@ def _look_when_it_is_over(
     assert len(said) == 3, said
     assert "the log waits for a write or a sync since" in said[0]
     assert "leaderships moved away" in said[1]
-    assert "disk stall over: the disk answers again, after 2" in said[2]
+    ended = re.search(r"disk stall over: the disk answers again, after (\d+)\.", said[2])
+    # A busy machine takes its time to look, and the stall goes on meanwhile.
+    assert ended
+    assert STALL_S <= int(ended[1]) < 60
     assert first.log().count("disk_stalled alarm set on node n0") == 1
     # Readers count it from outside, as the next one would be.
     assert metric(first, "brokerd_disk_stalls_total") == 1

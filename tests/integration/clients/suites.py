@@ -65,9 +65,9 @@ def amqp091_go(place: Place) -> Results:
     """All tests of the module; it cuts connections through the management API."""
     folder = suite_sources.go("amqp091-go")
     said = place.run(
-        *("./suite.test", "-test.v", "-test.timeout", "500s"),
+        *("./suite.test", "-test.v", "-test.timeout", "1000s"),
         cwd=folder,
-        seconds=520,
+        seconds=1020,
         RABBITMQ_RABBITMQCTL_PATH=str(place.broker.control),
         AMQP_URL="amqp://guest:guest@127.0.0.1:5672/",
     )

@@ -118,7 +118,7 @@ def set_user_tags(username: str, tags: tuple[str, ...]) -> None:
     chosen = settings.current()
     chosen.say(f'Setting tags for user "{username}" to [{", ".join(tags)}] ...')
     with connect(chosen) as client:
-        client.modify("user", username, lambda spec: spec.update(tags=sorted(set(tags))))
+        client.modify("user", username, lambda spec: spec.update(tags=list(tags)))
 
 
 @click.command(cls=settings.Command)
@@ -161,7 +161,7 @@ def add_vhost(vhost: str, description: str, tags: str, default_queue_type: str |
     queue_type = "" if default_queue_type in (None, "undefined") else default_queue_type
     spec = {
         "description": description,
-        "tags": sorted({tag.strip() for tag in tags.split(",") if tag.strip()}),
+        "tags": [tag.strip() for tag in tags.split(",") if tag.strip()],
         "default_queue_type": queue_type,
     }
     with connect(chosen) as client:

@@ -64,10 +64,11 @@ def _table(field: str, value: Any) -> Json:
     return value
 
 
-def _texts(field: str, value: Any) -> list[str]:
+def _tags(field: str, value: Any) -> list[str]:
+    # In their order: tools such as Terraform compare them as a list.
     if type(value) is not list or not all(type(item) is str for item in value):
         raise _wrong(field, "a list of strings", value)
-    return sorted(set(value))
+    return list(dict.fromkeys(value))
 
 
 def _any(field: str, value: Any) -> Any:
@@ -118,12 +119,12 @@ _FIELDS: dict[str, dict[str, Field]] = {
     "member": {"peer_address": (_text, _REQUIRED)},
     "vhost": {
         "description": (_text, ""),
-        "tags": (_texts, []),
+        "tags": (_tags, []),
         "default_queue_type": (_one_of(("", *arguments.QUEUE_TYPES)), ""),
         "limits": (_limits("vhost"), {}),
     },
     "user": {
-        "tags": (_texts, []),
+        "tags": (_tags, []),
         "password_hash": (_text, ""),
         "limits": (_limits("user"), {}),
     },

@@ -265,7 +265,7 @@ def _tags(given: Any) -> list[str]:
     """Return tags of a list, or of the comma-separated text that older files have."""
     if isinstance(given, str):
         given = given.split(",")
-    return sorted({str(tag).strip() for tag in given if str(tag).strip()})
+    return list(dict.fromkeys(str(tag).strip() for tag in given if str(tag).strip()))
 
 
 def _in_user(entry: Json, _: str) -> Wanted:

@@ -124,12 +124,12 @@ def existing(call: Call, kind: str, vhost: str, name: str) -> Record:
 
 
 def tags(value: Any) -> list[str]:
-    """Return tags of an array, or of the comma-separated text that older clients send."""
+    """Return tags of an array, or of the comma-separated text that older clients send; as given."""
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
         raise bad_request("tags: expected an array of texts, or a text with commas")
-    return sorted({tag.strip() for tag in value if tag.strip()})
+    return list(dict.fromkeys(tag.strip() for tag in value if tag.strip()))
 
 
 def not_administrator() -> HttpError:

@@ -442,6 +442,16 @@ def test_restart_of_one_of_several_keeps_transient_exchanges(catalog: CatalogDri
 # Users, settings, members, parameters.
 
 
+@pytest.mark.parametrize("kind", ["user", "vhost"])
+def test_tags_stay_in_their_order(catalog: CatalogDriver, kind: str) -> None:
+    """As in RabbitMQ: Terraform's provider compares them as a list."""
+    put = catalog.put(kind, "u", {"tags": ["policymaker", "management", "policymaker"]}, vhost="")
+    assert put["code"] == "OK"
+    record = catalog.view.get(kind, "", "u")
+    assert record is not None
+    assert record.value["tags"] == ["policymaker", "management"]
+
+
 def test_password_hash_is_stored_but_never_listed(catalog: CatalogDriver) -> None:
     """SEC-20; the listing's hash changes with it."""
     first = catalog.put("user", "u", {"password_hash": "s3cret"}, vhost="")

@@ -127,7 +127,7 @@ def test_older_files_and_files_of_one_vhost_are_understood() -> None:
     wanted = definitions_json.operations(
         {
             "users": [
-                {"name": "a", "password": "pw", "tags": "x, y"},
+                {"name": "a", "password": "pw", "tags": "y, x, y"},
                 {"name": "b", "password_hash": "h", "tags": ""},
                 {"name": "c", "password_hash": ""},
             ],
@@ -148,7 +148,7 @@ def test_older_files_and_files_of_one_vhost_are_understood() -> None:
         "mine",
     )
     by_name = {(kind, name): (vhost, spec) for kind, vhost, name, spec in wanted}
-    assert by_name["user", "a"][1] == {"tags": ["x", "y"], "limits": {}, "password": "pw"}
+    assert by_name["user", "a"][1] == {"tags": ["y", "x"], "limits": {}, "password": "pw"}
     assert by_name["user", "b"][1]["password_hash"] == "rabbitmq-sha256$h"
     assert by_name["user", "c"][1]["password_hash"] == ""
     assert by_name["vhost", "v"][1]["limits"] == {"max-queues": 1}

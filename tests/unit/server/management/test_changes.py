@@ -17,8 +17,8 @@ from brokerd.server.management.call import HttpError
     ("given", "tags"),
     [
         ("", []),
-        ("b, a,,a", ["a", "b"]),
-        (["x y", " a "], ["a", "x y"]),
+        ("b, a,,a", ["b", "a"]),
+        (["x y", " a "], ["x y", "a"]),
         ([], []),
     ],
 )

@@ -317,7 +317,10 @@ def test_who_one_is(member: Member) -> None:
     assert asked(member, "GET", "whoami")[1]["is_internal_user"] is True
     unknown = {"error": "not_authorized", "reason": "Not_Authorized"}
     assert asked(member, "GET", "whoami", user="guest:wrong") == (401, unknown)
-    asked(member, "PUT", "users/flags", {"password": "p", "tags": "management"})
+    tags = ["policymaker", "management"]
+    asked(member, "PUT", "users/flags", {"password": "p", "tags": ",".join(tags)})
+    assert asked(member, "GET", "users/flags")[1]["tags"] == tags
+    assert asked(member, "GET", "whoami", user="flags:p")[1]["tags"] == tags
     assert asked(member, "GET", "feature-flags", user="flags:p")[0] == 200
 
 

@@ -32,7 +32,7 @@ RABBITMQ_FLAGS = (
 
 async def _whoami(call: Call) -> Answer:
     caller = call.caller
-    value: Json = {"name": caller.user, "tags": sorted(caller.tags)}
+    value: Json = {"name": caller.user, "tags": list(caller.identity.tags)}
     if call.as_4_3:
         value["is_internal_user"] = caller.is_user_of(call.services.catalog.view)
     return Answer(value=value)

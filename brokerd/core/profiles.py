@@ -69,6 +69,9 @@ class Profile:
     #: R-Q-5: x-queue-master-locator of classic queues: allow, warn or deny; quorum queues refuse it
     #: unless this is warn
     queues_master_locator: str = "warn"
+    #: R-Q-6, R-CS-5: values without effect that RabbitMQ 4.3.6 takes (x-delivery-limit that is no
+    #: number, any x-queue-mode …) are taken, with a warning
+    queues_idle_values: bool = True
     #: R-EX-3: 406 (channel) or 503 (connection)
     exchange_unknown_type_error: int = 406
     #: R-EX-5: any or none
@@ -150,6 +153,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "queues_transient_nonexclusive": "allow",
     "queues_stream_arguments": "3.10",
     "queues_master_locator": "allow",
+    "queues_idle_values": False,
     "exchange_unknown_type_error": 503,
     "permissions_passive_declare": "none",
     "headers_numeric_equality": "loose",

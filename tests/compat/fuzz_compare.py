@@ -56,7 +56,6 @@ def play(
 ) -> Difference | None:
     """Play a sequence on both; return the first difference."""
     prefix = f"fz{next(_runs)}-"
-    quorum: frozenset[str] = frozenset()
     ranked: frozenset[str] = frozenset()
     rabbitmq = Player("RabbitMQ", servers.rabbitmq, servers.vhost, prefix)
     brokerd = Player("brokerd", servers.brokerd, servers.vhost, prefix)
@@ -64,11 +63,9 @@ def play(
         for number, step in enumerate(steps):
             if isinstance(step.method, methods.QueueDeclare):
                 arguments = step.method.arguments
-                if arguments.get("x-queue-type") == "quorum":
-                    quorum |= {step.method.queue}
                 if "x-max-priority" in arguments:
                     ranked |= {step.method.queue}
-            found = _one(number, step, (rabbitmq, brokerd), patience, quorum)
+            found = _one(number, step, (rabbitmq, brokerd), patience)
             if found is not None:
                 found.explanation = explain(found, ranked)
                 return found
@@ -83,7 +80,6 @@ def _one(
     step: Step,
     players: tuple[Player, Player],
     patience: float,
-    quorum: frozenset[str],
 ) -> Difference | None:
     tag = None
     if step.pick is not None:
@@ -104,7 +100,7 @@ def _one(
         while True:
             for player in players:
                 player.settle()
-            views = [_view(player, quorum) for player in players]
+            views = [_view(player) for player in players]
             if views[0] == views[1]:
                 return None
             if waited >= patience:
@@ -118,29 +114,19 @@ def _one(
         return Difference(number, step, [f"{error}"], [])
 
 
-#: The answer to a declare, up to the count of consumers.
-_DECLARED = re.compile(r"queue\.declare-ok \(\('queue', '([^']*)'\), \('message_count', [^)]*\)\)")
-
-
-def _view(player: Player, quorum: frozenset[str]) -> list[str]:
+def _view(player: Player) -> list[str]:
     """The events and counts as lines, in an order that does not depend on chance."""
     lines = []
     for at, events in sorted(player.events.items()):
         # Consumers that lose their queue are told in any order, confirms come in any grouping.
         is_set = at[2] in ("cancel", "confirm")
         for event in sorted(events) if is_set else events:
-            line = f"c{at[0]}.{at[1]} {_text(event)}"
-            asked = _DECLARED.search(line)
-            if asked is not None and asked[1] in quorum:
-                line = line[: asked.end()]
-            lines.append(line)
+            lines.append(f"c{at[0]}.{at[1]} {_text(event)}")
     for name, found in sorted(player.counts.items()):
         if isinstance(found, int):
             lines.append(f"{name}: error {found}")
         else:
-            # "D-24": in 3.10 a basic.get of a quorum queue counts as a consumer until settled.
-            consumers = "" if name in quorum else f", {found[1]} consumers"
-            lines.append(f"{name}: {found[0]} ready{consumers}")
+            lines.append(f"{name}: {found[0]} ready, {found[1]} consumers")
     return lines
 
 

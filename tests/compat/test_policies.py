@@ -336,7 +336,7 @@ KEYS: dict[str, tuple[Any, tuple[bool, bool] | Differs[tuple[bool, bool]]]] = {
     "target-group-size": (3, Differs((False, False), (True, True), "D-110")),
     "ha-mode": ("all", Differs((True, False), (False, False), "D-111")),
     "queue-master-locator": ("random", Differs((True, False), (False, False), "D-111")),
-    "queue-version": (1, Differs((True, False), (False, False), "D-111")),
+    "queue-version": (1, Differs((True, False), (True, True), "D-110")),
 }
 
 

@@ -716,3 +716,62 @@ def test_what_a_get_holds_is_a_consumer(channel: Any, profile: str) -> None:
     getter.basic_ack(tags[1], multiple=True)
     eventually(lambda: consumers() == (2 if profile == "rabbitmq-4.3" else 0), "two are settled")
     assert found == ([3, 4] if profile == "rabbitmq-4.3" else [0, 0])
+
+
+#: Arguments that 4.3.6 takes though their values are none, by type of queue.
+IDLE = {
+    "classic": {"x-queue-mode": "odd"},
+    "quorum": {
+        "x-delivery-limit": "x",
+        "x-consumer-timeout": 0,
+        "x-delayed-retry-type": "odd",
+        "x-delayed-retry-min": -1,
+        "x-delayed-retry-max": "x",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", IDLE)
+def test_values_without_effect_are_taken(
+    member: Member, channel: Any, profile: str, kind: str
+) -> None:
+    """R-Q-4, R-Q-6: with one line in the log for each queue, stored and compared."""
+    name = f"idle-{profile}-{kind}"
+    table = IDLE[kind] | {"x-queue-type": kind}
+    for _ in range(2):
+        channel.queue_declare(name, durable=True, arguments=table)
+    [line] = [each for each in member.log().splitlines() if f"queue '{name}'" in each]
+    assert "has arguments without effect: " in line
+    for argument in IDLE[kind]:
+        assert f"{argument} (its value is '{IDLE[kind][argument]}')" in line
+    assert asked(member, "GET", f"queues/%2F/{name}")[1]["arguments"] == table
+    channel.basic_publish("", name, b"")
+    method, _, _ = taken(channel, name)
+    channel.basic_nack(method.delivery_tag)
+    assert taken(channel, name)[0].redelivered
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+    assert "received none but current is the value" in refused.value.reply_text
+
+
+def test_an_empty_queue_type_is_none(channel: Any) -> None:
+    """R-Q-1."""
+    name = declared(channel, "typeless", x_queue_type="")
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": ""})
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "classic"})
+
+
+def test_a_flag_of_mirrors_may_be_anything(member: Member, channel: Any) -> None:
+    """R-CS-5."""
+    name = declared(channel, "mirrorless")
+    channel.basic_consume(name, lambda *_: None, arguments={"x-cancel-on-ha-failover": "text"})
+    assert f"'{name}' in vhost '/' has an argument without effect: x-cancel-on" in member.log()
+
+
+@pytest.mark.parametrize("definition", [{"consumer-timeout": 0}, {"queue-version": 1}])
+def test_policies_without_effect_are_taken(member: Member, definition: dict[str, Any]) -> None:
+    """R-POL-1."""
+    policy = {"pattern": "^nothing$", "definition": definition, "apply-to": "queues"}
+    assert asked(member, "PUT", "policies/%2F/idle", policy)[0] == 201
+    assert asked(member, "GET", "policies/%2F/idle")[1]["definition"] == definition
+    assert asked(member, "DELETE", "policies/%2F/idle")[0] == 204

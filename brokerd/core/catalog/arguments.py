@@ -288,6 +288,24 @@ KNOWN: dict[str, dict[str, Check]] = {
         "x-delayed-retry-max": _non_negative,
     },
 }
+
+
+def _anything(value: Any) -> str | None:
+    return None
+
+
+#: Instead of these checks where the feature flag `idle_values` is enabled: what RabbitMQ 4.3.6
+#: takes (tried).  A value that only this takes is as none: it is stored and does nothing (R-Q-6).
+IDLE: dict[str, dict[str, Check]] = {
+    "classic": {"x-queue-mode": _anything},
+    "quorum": {
+        "x-delivery-limit": _anything,
+        "x-consumer-timeout": _non_negative,
+        "x-delayed-retry-type": _anything,
+        "x-delayed-retry-min": _anything,
+        "x-delayed-retry-max": _anything,
+    },
+}
 #: What some type knows, in the order in which the values of a new queue are checked: classic
 #: queues' own order, then what only quorum queues know.
 _CHECKED = tuple(dict.fromkeys((*KNOWN["classic"], *KNOWN["quorum"])))
@@ -313,18 +331,23 @@ def check_queue_arguments(
     vhost: str,
     name: str,
     foreign: Iterable[str] = (),
+    *,
+    takes_idle: bool = False,
 ) -> Refused | None:
     """Return the refusal of the first argument that is wrong for the type (R-Q-5, R-Q-6).
 
     Wrong values are told before arguments that only another type knows.  foreign: of those, what no
-    type here knows.
+    type here knows.  takes_idle: values without effect (`IDLE`) are taken.
     """
     resource = names.resource("queue", vhost, name)
     known = KNOWN[queue_type]
     for argument in _CHECKED:
         if argument not in arguments or argument not in known:
             continue
-        error = known[argument](arguments[argument])
+        check = known[argument]
+        if takes_idle:
+            check = IDLE[queue_type].get(argument, check)
+        error = check(arguments[argument])
         if argument == "x-dead-letter-routing-key" and "x-dead-letter-exchange" not in arguments:
             # R-ERR-37
             error = error or "routing_key_but_no_dlx_defined"
@@ -336,6 +359,16 @@ def check_queue_arguments(
                 f"invalid arg '{argument}' for {resource} of queue type rabbit_{queue_type}_queue"
             )
     return None
+
+
+def idle_values(queue_type: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the arguments whose values have no effect (`IDLE`)."""
+    known = KNOWN[queue_type]
+    return [
+        argument
+        for argument in IDLE[queue_type]
+        if argument in arguments and known[argument](arguments[argument]) is not None
+    ]
 
 
 def with_type(arguments: Json, queue_type: str) -> Json:

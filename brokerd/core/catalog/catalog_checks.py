@@ -47,14 +47,14 @@ def refused_reply(refused: Refused, code: str = REFUSED, record: Record | None =
 
 def judge(operation: Json, profile: Profile, view: CatalogState) -> None:
     """Give an operation that is about to be proposed the proposing node's verdict where its profile
-    or a feature flag decides: the machine is the same under every profile, and in every version.
+    decides: the machine is the same under every profile.
 
     Outside mrg a queue's alternate exchange is no known setting (O-19); in it an exchange that is
     one cannot be deleted (R-MQ-9).  So is what earlier versions took, of which logs are full.
     """
     for each in operation.get("operations", (operation,)):
         judged = _in_use if profile.queue_ae else _unknown_alternate
-        verdict = judged(each, view) or _unknown_stream_key(each, view) or _idle_retry(each)
+        verdict = judged(each, view) or _idle_retry(each)
         if verdict is not None:
             each.setdefault("verdict", verdict)
 
@@ -68,15 +68,6 @@ def _unknown_alternate(operation: Json, view: CatalogState) -> str | None:
     if not isinstance(values, dict) or policy_keys.QUEUE_ALTERNATE not in values:
         return None
     return f"{field}: unknown key '{policy_keys.QUEUE_ALTERNATE}'"
-
-
-def _unknown_stream_key(operation: Json, view: CatalogState) -> str | None:
-    spec = operation.get("spec") if operation.get("do") == "put" else None
-    if not isinstance(spec, dict) or features.STREAM_POLICY_KEYS in view.enabled_features:
-        return None
-    values = spec.get("definition")
-    keys = policy_keys.STREAM_KEYS.keys() & values if isinstance(values, dict) else ()
-    return f"definition: unknown key '{min(keys)}'" if keys else None
 
 
 def _idle_retry(operation: Json) -> str | None:

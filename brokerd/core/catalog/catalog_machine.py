@@ -186,7 +186,8 @@ class CatalogMachine:
         if "verdict" in operation:
             return catalog_checks.reply(REFUSED, operation["verdict"], refusals.PRECONDITION_FAILED)
         try:
-            spec = catalog_specs.normalise(kind, vhost, name, operation["spec"])
+            enabled = self.state.enabled_features
+            spec = catalog_specs.normalise(kind, vhost, name, operation["spec"], enabled)
         except catalog_specs.SpecError as error:
             return catalog_checks.reply(REFUSED, str(error), refusals.PRECONDITION_FAILED)
         if kind == "binding":

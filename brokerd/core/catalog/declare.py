@@ -17,6 +17,7 @@ from brokerd.core.catalog import (
     catalog_checks,
     equivalence,
     exchange_types,
+    features,
     federation_type,
     names,
     policy,
@@ -203,6 +204,9 @@ def declare_queue(
     if passive:
         return _passive_queue(view, profile, access, name, connection)
     values = queue_arguments or {}
+    if profile.queues_idle_values and values.get("x-queue-type") == "":
+        # R-Q-1: as if it were not there.
+        values = {key: value for key, value in values.items() if key != "x-queue-type"}
     is_plain = durable and not exclusive and not auto_delete
     queue_type = queue_type_of(view, vhost, values, is_plain, node_default_type)
     if name == "":
@@ -236,7 +240,7 @@ def declare_queue(
         _check_target(access, "queue", name, "x-dead-letter-exchange", values)
         or _check_alternate(view, profile, access, name, values)
         or catalog_checks.check_new_queue(view, vhost, name, spec)
-        or _check_new_queue(profile, vhost, name, spec, exclusive)
+        or _check_new_queue(view, profile, vhost, name, spec, exclusive)
         or _new_queue(profile, vhost, name, spec, owner)
     )
 
@@ -277,7 +281,7 @@ def _passive_queue(
 
 
 def _check_new_queue(
-    profile: Profile, vhost: str, name: str, spec: Json, exclusive: bool
+    view: CatalogState, profile: Profile, vhost: str, name: str, spec: Json, exclusive: bool
 ) -> Refused | None:
     resource = names.resource("queue", vhost, name)
     queue_type = spec["type"]
@@ -289,7 +293,10 @@ def _check_new_queue(
     foreign = arguments.STREAM_ARGUMENTS.get(profile.queues_stream_arguments, ())
     if queue_type == "quorum" and profile.queues_master_locator != "warn":
         foreign = (*foreign, arguments.MASTER_LOCATOR)
-    refused = arguments.check_queue_arguments(queue_type, spec["arguments"], vhost, name, foreign)
+    takes_idle = profile.queues_idle_values and features.IDLE_VALUES in view.enabled_features
+    refused = arguments.check_queue_arguments(
+        queue_type, spec["arguments"], vhost, name, foreign, takes_idle=takes_idle
+    )
     if refused is not None or queue_type != "quorum":
         return refused
     # R-QQ-1, R-ERR-39
@@ -311,7 +318,7 @@ def _new_queue(
     if arguments.MASTER_LOCATOR in spec["arguments"] and profile.queues_master_locator == "deny":
         text = f"{resource}: {arguments.MASTER_LOCATOR} (queue_master_locator) is not permitted"
         return Refused(refusals.INTERNAL_ERROR, text, True)
-    idle = _without_effect(profile, spec["arguments"])
+    idle = _without_effect(profile, spec["type"], spec["arguments"])
     if idle:
         create.warnings.append(f"{resource} has arguments without effect: {', '.join(idle)}")
     if not spec["durable"] and owner is None:
@@ -324,9 +331,12 @@ def _new_queue(
     return create
 
 
-def _without_effect(profile: Profile, values: Json) -> list[str]:
-    """Return the arguments that are taken and do nothing, each with its reason (R-Q-5)."""
-    idle = []
+def _without_effect(profile: Profile, queue_type: str, values: Json) -> list[str]:
+    """Return the arguments that are taken and do nothing, each with its reason (R-Q-5, R-Q-6)."""
+    idle = [
+        f"{argument} (its value is {arguments.shown(values[argument])!r:.100})"
+        for argument in arguments.idle_values(queue_type, values)
+    ]
     if profile.queues_stream_arguments == "warn":
         of_streams = arguments.STREAM_ARGUMENTS["3.13"]
         idle += [f"{argument} (of streams)" for argument in of_streams if argument in values]

@@ -39,6 +39,7 @@ KEPT_DEAD_LETTERS = "kept_dead_letters"
 WRITTEN_DELIVERIES = "written_deliveries"
 RETURNS_IN_FRONT = "returns_in_front"
 STREAM_POLICY_KEYS = "stream_policy_keys"
+IDLE_VALUES = "idle_values"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -124,6 +125,12 @@ FEATURES = (
         STREAM_POLICY_KEYS,
         "0.1.0",
         "policies may have the keys of streams, as those of RabbitMQ do",
+    ),
+    Feature(
+        IDLE_VALUES,
+        "0.1.0",
+        "arguments of queues and keys of policies may have the values without effect that "
+        "RabbitMQ takes",
     ),
 )
 

@@ -227,6 +227,9 @@ def effective_queue(view: CatalogState, queue: Queue) -> QueueSettings:
     winners = queue_policies(view, queue)
     values = declared(queue)
     for key, value in winners.definition.items():
+        if key == "consumer-timeout" and value == 0:
+            # As in x-consumer-timeout, no limit is said (feature flag `idle_values`).
+            continue
         if key in values:
             combine = _DECLARED_MERGE.get(key, _first)
             if key == "overflow" and queue.type == "quorum":

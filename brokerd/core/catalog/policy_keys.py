@@ -6,9 +6,10 @@ Pure tables.  How policies win, merge and meet arguments is in `policy.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from brokerd.core.catalog import features
 from brokerd.core.catalog.arguments import DEAD_LETTER_STRATEGIES, EXPIRY_MS_MAX, OVERFLOWS
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
@@ -102,6 +103,10 @@ STREAM_KEYS: dict[str, Check] = {
 }
 POLICY_KEYS: dict[str, Check] = QUEUE_KEYS | EXCHANGE_KEYS | STREAM_KEYS
 
+#: Instead of these checks where the feature flag `idle_values` is enabled, as RabbitMQ 4.3.6
+#: (tried).  There is no consumer timeout of 0 here, and no version 1 of queues.
+IDLE_KEYS: dict[str, Check] = {"consumer-timeout": _int(0), "queue-version": _int(1, 2)}
+
 #: R-POL-7
 OPERATOR_KEYS = frozenset(
     (
@@ -182,11 +187,23 @@ def fault_of_delayed_retry(definition: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_definition(definition: Mapping[str, Any], is_operator: bool) -> str | None:
-    """Return why a policy's definition is refused, whole (R-POL-1, R-POL-7)."""
+def check_definition(
+    definition: Mapping[str, Any],
+    is_operator: bool,
+    enabled: Collection[str] = features.names(),
+) -> str | None:
+    """Return why a policy's definition is refused, whole (R-POL-1, R-POL-7).
+
+    enabled: feature flags of the cluster; a member of an earlier version refuses what they bring.
+    """
     if not definition:
         return "definition must not be empty"
-    error = check_keys(definition, POLICY_KEYS, "definition")
+    known = POLICY_KEYS
+    if features.IDLE_VALUES in enabled:
+        known = known | IDLE_KEYS
+    if features.STREAM_POLICY_KEYS not in enabled:
+        known = {key: check for key, check in known.items() if key not in STREAM_KEYS}
+    error = check_keys(definition, known, "definition")
     if error is None and is_operator:
         for key in sorted(definition):
             if key not in OPERATOR_KEYS:

@@ -155,7 +155,11 @@ def _check_arguments(
     # There are no mirrored queues to fail over from: known, and without effect.
     failover = table.get("x-cancel-on-ha-failover", False)
     if type(failover) is not bool:
-        raise _wrong_type("x-cancel-on-ha-failover", resource, failover)
+        if not session.services.profile.queues_idle_values:
+            raise _wrong_type("x-cancel-on-ha-failover", resource, failover)
+        session.services.messages.warn(
+            f"a consumer of {resource} has an argument without effect: x-cancel-on-ha-failover"
+        )
     return priority
 
 

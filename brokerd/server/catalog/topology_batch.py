@@ -238,7 +238,10 @@ class _Request:
         if names.is_too_long(name):
             raise admin_objects.BadOperation(f"name: longer than {names.NAME_BYTES_MAX} bytes")
         try:
-            spec = catalog_specs.normalise("queue", vhost, name, {"type": "classic", **spec})
+            enabled = self._room.view.enabled_features
+            spec = catalog_specs.normalise(
+                "queue", vhost, name, {"type": "classic", **spec}, enabled
+            )
         except catalog_specs.SpecError as error:
             raise admin_objects.BadOperation(str(error)) from error
         if self._placement is None:

@@ -118,6 +118,46 @@ def test_arguments_of_older_versions(argument: str, value: Any, text: str | None
     assert (None if refused is None else refused.text.partition(": ")[2]) == text
 
 
+#: Values that RabbitMQ 4.3.6 takes, by queue type; then some that it refuses.
+IDLE = [
+    *(("classic", "x-queue-mode", value) for value in ("odd", 5, True)),
+    *(("quorum", "x-delivery-limit", value) for value in ("x", True, 1.5, {"a": [None]})),
+    ("quorum", "x-consumer-timeout", 0),
+    *(("quorum", "x-delayed-retry-type", value) for value in ("odd", 5)),
+    *(("quorum", f"x-delayed-retry-{end}", value) for end in ("min", "max") for value in ("x", -1)),
+]
+WRONG = [
+    ("quorum", "x-queue-mode", "lazy"),
+    ("quorum", "x-consumer-timeout", -1),
+    ("quorum", "x-consumer-timeout", "x"),
+    ("quorum", "x-consumer-disconnected-timeout", -1),
+    ("quorum", "x-max-length", "x"),
+    ("classic", "x-delivery-limit", "x"),
+    ("classic", "x-delayed-retry-type", "odd"),
+    ("classic", "x-queue-version", 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "argument", "value"), [*IDLE, *WRONG])
+def test_values_without_effect_are_taken_where_that_is_asked_for(
+    kind: str, argument: str, value: Any
+) -> None:
+    """R-Q-6; tried with 4.3.6."""
+    table = {argument: value}
+    assert arguments.check_queue_arguments(kind, table, VHOST, "q") is not None
+    refused = arguments.check_queue_arguments(kind, table, VHOST, "q", takes_idle=True)
+    is_idle = (kind, argument, value) in IDLE
+    assert (refused is None) == is_idle
+    if is_idle:
+        assert arguments.idle_values(kind, table | {"x-max-length": 5}) == [argument]
+
+
+def test_values_with_an_effect_are_not_idle() -> None:
+    table = {"x-delivery-limit": 3, "x-consumer-timeout": 9, "x-delayed-retry-min": 1, "x-a": "b"}
+    assert arguments.idle_values("quorum", table) == []
+    assert arguments.idle_values("classic", {"x-queue-mode": "lazy"}) == []
+
+
 def test_the_type_is_among_the_arguments_once() -> None:
     """As RabbitMQ 4.3 has them."""
     for table in ({"x-max-length": 5}, {"x-max-length": 5, "x-queue-type": "quorum"}):

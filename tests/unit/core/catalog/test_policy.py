@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.catalog import catalog_checks, catalog_commands, features, policy, policy_keys
+from brokerd.core.catalog import (
+    catalog_checks,
+    catalog_commands,
+    declare,
+    features,
+    policy,
+    policy_keys,
+)
 from brokerd.core.profiles import profile
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
@@ -386,6 +393,7 @@ def test_keys_of_streams_have_the_ranges_of_rabbitmq(
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_policy_for_streams_is_none_for_other_queues(catalog: CatalogDriver, kind: str) -> None:
     """R-POL-9, O-19; tried with 4.3.6, where stream-filter-size-bytes alone voids nothing."""
+    catalog.view.enabled_features = frozenset({features.STREAM_POLICY_KEYS})
     catalog.queue("q", arguments={"x-queue-type": kind})
     for number, key in enumerate(
         ("max-age", "initial-cluster-size", "stream-max-segment-size-bytes")
@@ -400,19 +408,32 @@ def test_a_policy_for_streams_is_none_for_other_queues(catalog: CatalogDriver, k
 def test_keys_of_streams_are_unknown_until_all_members_know_them(catalog: CatalogDriver) -> None:
     """ADR 13: an earlier version refuses the same log entry."""
     spec = {"pattern": "", "definition": {"stream-filter-size-bytes": 16, "max-age": "1D"}}
-    for enabled, verdict in (
-        (frozenset(), "definition: unknown key 'max-age'"),
-        (frozenset({features.STREAM_POLICY_KEYS}), None),
-    ):
-        catalog.view.enabled_features = enabled
-        operation = catalog_commands.put("policy", VHOST, "p", spec, cause="admin")
-        catalog_checks.judge(operation, profile(), catalog.view)
-        assert operation.get("verdict") == verdict
     catalog.view.enabled_features = frozenset()
-    for definition in ({"max-length": 1}, 5):
-        fine = catalog_commands.put("policy", VHOST, "p", {"definition": definition}, cause="admin")
-        catalog_checks.judge(fine, profile(), catalog.view)
-        assert "verdict" not in fine
+    refused = catalog.put("policy", "p", spec)
+    assert (refused["code"], refused["text"]) == ("REFUSED", "definition: unknown key 'max-age'")
+    assert catalog.put("policy", "q", spec | {"definition": {"max-length": 1}})["code"] == "OK"
+    catalog.view.enabled_features = frozenset({features.STREAM_POLICY_KEYS})
+    assert catalog.put("policy", "p", spec)["code"] == "OK"
+
+
+@pytest.mark.parametrize("definition", [{"consumer-timeout": 0}, {"queue-version": 1}])
+def test_policies_without_effect_are_taken_once_all_members_know_them(
+    catalog: CatalogDriver, definition: dict[str, Any]
+) -> None:
+    """R-POL-1, ADR 13; tried with 4.3.6, where a timeout of 0 ends each consumer at once."""
+    catalog.queue("q", arguments=QUORUM | {"x-consumer-timeout": 7000})
+    catalog.queue("r", arguments=QUORUM)
+    catalog.queue("c")
+    catalog.view.enabled_features = frozenset(features.names())
+    before = {name: options(catalog, name) for name in ("q", "r", "c")}
+    catalog.view.enabled_features = frozenset(features.names()) - {features.IDLE_VALUES}
+    assert catalog.put("policy", "p", {"pattern": "", "definition": definition})["code"] == (
+        "REFUSED"
+    )
+    catalog.view.enabled_features |= {features.IDLE_VALUES}
+    assert catalog.put("policy", "p", {"pattern": "", "definition": definition})["code"] == "OK"
+    assert policy.effective_queue(catalog.view, catalog.found("c")).policy == "p"
+    assert {name: options(catalog, name) for name in before} == before
 
 
 def test_negative_delivery_limit_is_fine() -> None:
@@ -514,3 +535,26 @@ def test_only_policies_are_judged_by_their_delays(catalog: CatalogDriver) -> Non
     deletion = catalog_commands.delete("policy", VHOST, "p", cause="admin")
     catalog_checks.judge(deletion, profile(), catalog.view)
     assert "verdict" not in deletion
+
+
+def test_arguments_without_effect_are_as_none(catalog: CatalogDriver) -> None:
+    """R-Q-4, R-Q-6, ADR 13: refused until all members know them, compared like any argument."""
+    idle = {
+        "x-delivery-limit": "x",
+        "x-consumer-timeout": 0,
+        "x-delayed-retry-type": "odd",
+        "x-delayed-retry-min": -1,
+        "x-delayed-retry-max": [1],
+    }
+    spec = {"type": "quorum", "arguments": QUORUM | idle}
+    catalog.view.enabled_features = frozenset(features.names()) - {features.IDLE_VALUES}
+    assert catalog.put("queue", "q", spec)["code"] == "REFUSED"
+    catalog.view.enabled_features |= {features.IDLE_VALUES}
+    catalog.queue("q", arguments=QUORUM | idle)
+    catalog.queue("plain", arguments=QUORUM)
+    assert options(catalog, "q") == options(catalog, "plain")
+    catalog.queue("mode", arguments={"x-queue-mode": "odd"})
+    assert isinstance(catalog.queue("q", arguments=QUORUM | idle), declare.Exists)
+    for other in (QUORUM, QUORUM | idle | {"x-delivery-limit": "y"}):
+        refused = catalog.queue("q", arguments=other)
+        assert "inequivalent arg 'x-delivery-limit'" in refused.text

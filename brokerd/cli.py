@@ -23,9 +23,10 @@ REASON_BYTES_MAX = 4096
 
 
 def _form() -> str:
-    """Say what runs, and why that is not the compiled form that lies here."""
-    why_python = compiled.why_python()
-    return f"{compiled.form()}: {why_python}" if why_python else compiled.form()
+    """Say what runs, why that is not the compiled form that lies here, and how to get one."""
+    why_python, advice = compiled.why_python(), compiled.advice()
+    form = f"{compiled.form()}: {why_python}" if why_python else compiled.form()
+    return f"{form}\n{advice}" if advice else form
 
 
 class CommandLine(click.Group):

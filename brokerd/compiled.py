@@ -29,6 +29,11 @@ INSTALLED = PACKAGE / "_compiled"
 LIBRARY = "brokerd_compiled"
 #: Written last: a folder without it is not whole.  Its first line is the digest of the sources.
 STAMP = "complete"
+#: What plain Python says of itself, unless it was asked for; docs/packaging.md has more.
+HOW_TO_COMPILE = (
+    "the compiled form takes less processor time: make install FORM=compiled in a checkout, "
+    "or a wheel of make wheel"
+)
 #: On the way of every message, so that it is compiled wherever anything is.
 _WITNESS = "brokerd.raft.node"
 #: A hexadecimal digit is four bits; 64 are more than a cache of some states needs.
@@ -52,6 +57,12 @@ def why_python() -> str:
     """
     form()
     return _why_python
+
+
+def advice() -> str:
+    """Return how to get the compiled form, "" where it runs or plain Python was asked for."""
+    is_wanted = os.environ.get(VARIABLE) != "0"
+    return HOW_TO_COMPILE if is_wanted and form() == "python" and not _why_python else ""
 
 
 def digest() -> str:

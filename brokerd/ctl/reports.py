@@ -56,6 +56,8 @@ def _show_status(fields: Fields) -> None:
             f"Compatibility profile: {fields['profile']}",
             f"Node name: {fields['node']}",
             f"Python: {fields['python_version']}",
+            # Older members do not tell it.
+            f"Form: {fields.get('form', 'unknown')}",
         ],
     )
     output.section("Data directory", [f"Node data directory: {fields['data_directory']}"])

@@ -127,6 +127,8 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
     print(f"{running}: member {node}, data in {config.data_dir}", file=sys.stderr)
     if compiled.why_python():
         log.warning("plain Python runs: %s", compiled.why_python())
+    elif compiled.advice():
+        log.info("plain Python runs; %s", compiled.advice())
     profile = profiles.configured(config.compat.profile, config.compat.switches)
     wal = WriteAheadLog.open(
         config.data_dir / "wal",

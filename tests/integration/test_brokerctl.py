@@ -224,7 +224,10 @@ def test_status_and_cluster_status_tell_of_the_member(ctl: Ctl) -> None:
     cluster = json.loads(ctl("cluster_status", "--formatter", "json"))
     assert cluster["running_nodes"] == cluster["disk_nodes"] == ["n0"]
     assert [row["name"] for row in cluster["members"]] == ["n0"]
-    assert "Node name: n0\n" in ctl("status")
+    shown = ctl("status")
+    assert "Node name: n0\n" in shown
+    assert f"Form: {fields['form']}\n" in shown
+    assert fields["form"] in ("python", "compiled")
     assert "Running Nodes\n\nn0\n" in ctl("cluster_status")
     report = ctl("report")
     assert "Cluster name: tests\n" in report
@@ -273,7 +276,6 @@ def test_memory_watermark_is_set_and_raises_the_alarm(ctl: Ctl) -> None:
         ["list_queues", "--no-such-option"],
         ["add_user"],
         ["-t", "soon", "ping"],
-        ["--password-file", "/nonexistent", "ping"],
     ],
 )
 def test_wrong_command_lines_end_with_status_64(ctl: Ctl, arguments: list[str]) -> None:
@@ -281,6 +283,12 @@ def test_wrong_command_lines_end_with_status_64(ctl: Ctl, arguments: list[str]) 
     assert done.returncode == 64
     assert done.stdout == ""
     assert done.stderr.startswith(("Error (argument validation): ", "\nCommand 'no_such_command'"))
+
+
+def test_a_file_that_is_named_and_cannot_be_read_gives_status_74(ctl: Ctl) -> None:
+    done = ctl.run("--password-file", "/nonexistent", "ping")
+    assert (done.returncode, done.stdout) == (74, "")
+    assert done.stderr.endswith("cannot read /nonexistent: No such file or directory\n")
 
 
 def test_a_member_that_is_down_gives_status_69_and_says_where_it_was_looked_for() -> None:

@@ -167,6 +167,18 @@ def test_what_runs_and_why_is_said_with_the_version(installed: Path) -> None:
         stamp.unlink()
     said = subprocess.check_output(command, env=env | {compiled.VARIABLE: ""}, cwd=installed)
     assert b", python: the compiled form in " in said
+    assert compiled.HOW_TO_COMPILE.encode() not in said
+
+
+def test_plain_python_that_was_not_asked_for_says_how_to_get_the_compiled_form(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "brokerd", "--version"]
+    env = os.environ | {"PYTHONPATH": str(compiled.PACKAGE.parent), compiled.VARIABLE: ""}
+    said = subprocess.check_output(command, env=env, cwd=tmp_path, text=True)
+    first, advice = said.splitlines()
+    assert first.endswith(", python")
+    assert advice == compiled.HOW_TO_COMPILE
 
 
 def test_every_module_that_is_named_for_compiling_exists() -> None:

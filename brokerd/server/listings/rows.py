@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd import __version__
+from brokerd import __version__, compiled
 from brokerd.cluster.groups.placement import GroupHealth
 from brokerd.core import profiles
 from brokerd.core.catalog import arguments, policy
@@ -347,6 +347,7 @@ def own(services: Sources) -> Row:
         "os": platform.system(),
         "python_version": platform.python_version(),
         "brokerd_version": __version__,
+        "form": compiled.form(),
         "rabbitmq_version": compatibility.compatible_version(services.profile),
         "profile": services.profile.name,
         "uptime": (time.monotonic_ns() - _STARTED_NS) // 1_000_000_000,

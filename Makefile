@@ -210,6 +210,9 @@ images: setup compiled ## broker, operator and telemetry images from their Docke
 wheel: setup $(if $(filter python,$(FORM)),,compiled) ## the distribution, in build/wheel; FORM=python: without the compiled form
 	@rm -rf build/wheel; HATCH_BUILD_HOOK_ENABLE_CUSTOM=$(if $(filter python,$(FORM)),false,true) $(BIN)/uv build -q --wheel --out-dir build/wheel .; ls build/wheel/*.whl
 
+deb: wheel ## the broker as a Debian package in build/deb, with its unit of systemd; FORM=python as for the wheel
+	@PYTHON=$(BIN)/python bash tools/deb.sh
+
 compose-run: setup ## examples/compose as its README says, on a Docker of its own (root)
 	@bash tools/cluster/setup.sh compose
 	@$(BIN)/python -m tests.integration.compose_run --image $$(bash tools/cluster/images.sh build broker)

@@ -30,7 +30,15 @@ from brokerd.cluster.peer.certificate_files import UnusableFiles
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
-from brokerd.server import composition, logs, memory_release, slices, start, welcome
+from brokerd.server import (
+    composition,
+    logs,
+    memory_release,
+    service_manager,
+    slices,
+    start,
+    welcome,
+)
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
@@ -101,6 +109,7 @@ async def _serve(config: BrokerConfig) -> int:
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+        service_manager.notify(service_manager.STOPPING)
         # Clients are in before the start is through: they are told, and what they own goes.
         if lifecycle.has_started:
             await _stop(member, fronts)
@@ -233,6 +242,7 @@ async def _start(
     gc.set_threshold(25_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
     await _welcome(base, f"brokerd is ready after {time.monotonic() - began:.2f} s")
+    service_manager.notify(service_manager.READY)
 
 
 async def _welcome(base: Base, first: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
+from brokerd_operator.engine import cluster_pass
 from brokerd_operator.manifests import cluster, naming
 from brokerd_operator.manifests.remembered import Remembered
 from brokerd_operator.reconcile import lifecycle, resizing, rollout, volumes, windows
@@ -445,6 +446,40 @@ def test_upgrade_pending_says_what_it_waits_for(state: Pass, expected: tuple[str
     assert conditions_of(spec(), state)["UpgradePending"] == expected
 
 
+def test_upgrade_pending_says_what_the_next_member_waits_for() -> None:
+    waiting = passed(StepKind.WAIT, outdated=("a-0",))
+    waiting = dataclasses.replace(waiting, step=Step(StepKind.WAIT, reason="a-1 is not ready yet"))
+    refused = passed(StepKind.RESTART, outdated=("a-0",), problem="queue q would lose its majority")
+    for state, why in (
+        (waiting, "a-1 is not ready yet"),
+        (refused, "queue q would lose its majority"),
+    ):
+        (found,) = (
+            item
+            for item in lifecycle.found_conditions(spec(), state, 1)
+            if item.type == "UpgradePending"
+        )
+        assert found.message == f"a-0 to be restarted; {why}"
+
+
+def test_a_wait_is_dated_from_when_its_cause_was_first_told() -> None:
+    told = {"type": "Roll", "phase": "Waiting", "step": "s", "blockedBy": "a"}
+    before = {"operation": {**told, "startedAt": "then", "blockedSince": "later"}}
+
+    def dated(blocked_by: str) -> dict[str, str]:
+        fields: dict[str, Any] = {"operation": {**told, "blockedBy": blocked_by}}
+        cluster_pass._date_operation(fields, before)
+        found: dict[str, str] = fields["operation"]
+        return found
+
+    assert (dated("a")["startedAt"], dated("a")["blockedSince"]) == ("then", "later")
+    assert dated("b")["startedAt"] == "then"
+    assert dated("b")["blockedSince"] not in ("then", "later")
+    first: dict[str, Any] = {"operation": dict(told)}
+    cluster_pass._date_operation(first, {})
+    assert first["operation"]["blockedSince"] == first["operation"]["startedAt"]
+
+
 def test_refusals_are_collected_and_what_passes_by_itself_is_waited_out() -> None:
     refusals = Refusals()
     assert not refusals
@@ -528,6 +563,10 @@ class Pods:
     async def delete(self, path: str) -> None:
         self.deleted.append(path.rpartition("/")[2])
 
+    async def apply(self, manifest: dict[str, Any], *, is_dry: bool) -> dict[str, Any]:
+        assert is_dry, "members are restarted by what is there"
+        return manifest
+
 
 def applied(made: naming.Context) -> dict[str, Any]:
     """The StatefulSet as the API server has it once it was applied, with a newer template."""
@@ -543,7 +582,7 @@ async def restarted(live: dict[str, Any], wanted: naming.Context) -> list[str]:
     api: Any = Pods(live)
     nothing: Any = None
     driver = KubernetesClusters(api, Settings(), nothing, SecretReads(api))
-    await driver._next_step({}, wanted, live)
+    await driver._next_step({}, wanted, live, Refusals())
     return list(api.deleted)
 
 

@@ -184,12 +184,14 @@ def test_nobody_is_restarted_for_a_template_that_the_same_pass_replaces(
     listed: frozenset[str] | None,
 ) -> None:
     """Neither who is well, nor who is down and would be restarted at once."""
+    template = "StatefulSet prod: spec.template"
     for ready in (names(0, 1, 2), names(0, 1)):
         told: dict[str, Any] = {"outdated": names(2), "ready": ready, "listed": listed}
-        assert next_step(fleet(3, 3, **told, is_template_old=True)).kind is StepKind.WAIT
-    old = fleet(3, 3, outdated=names(0, 1, 2), is_template_old=True)
-    assert next_step(old).reason == "the template of the members changes first"
+        assert next_step(fleet(3, 3, **told, template=template)).kind is StepKind.WAIT
+    old = fleet(3, 3, outdated=names(0, 1, 2), template=template)
+    said = "the template of the members changes first (StatefulSet prod: spec.template)"
+    assert next_step(old).reason == said
     # Whatever else is to be done does not wait for it.
-    assert next_step(fleet(5, 3, is_template_old=True)) == Step(StepKind.ADD, "prod-3")
-    held = fleet(3, 3, outdated=names(0), held="closed", is_template_old=True)
+    assert next_step(fleet(5, 3, template=template)) == Step(StepKind.ADD, "prod-3")
+    held = fleet(3, 3, outdated=names(0), held="closed", template=template)
     assert next_step(held).kind is StepKind.HOLD

@@ -152,14 +152,17 @@ def _has_job(entry: Entry) -> bool:
 
 
 def _date_operation(fields: dict[str, Any], previous: Mapping[str, Any]) -> None:
-    """An operation began when its type was first told."""
+    """An operation began when its type was first told, and waits since its cause was."""
     operation = fields.get("operation")
     if operation is None:
         return
     before = previous.get("operation") or {}
     is_same = before.get("type") == operation["type"] and before.get("startedAt")
     started = before["startedAt"] if is_same else status.now_text()
-    fields["operation"] = {**operation, "startedAt": started}
+    dated = fields["operation"] = {**operation, "startedAt": started}
+    if blocked := operation.get("blockedBy"):
+        has_waited = is_same and before.get("blockedBy") == blocked and before.get("blockedSince")
+        dated["blockedSince"] = before["blockedSince"] if has_waited else status.now_text()
 
 
 async def _teardown(engine: Engine, key: Key, entry: Entry) -> None:

@@ -219,5 +219,7 @@ def _upgrade_pending(state: Pass, generation: int) -> Condition:
         message = f"{names} to be restarted; {state.hold.message}"
         return conditions.build(type_, True, state.hold.reason, message, generation)
     if names:
-        return conditions.build(type_, True, "Rolling", f"{names} to be restarted", generation)
+        waits = state.problem or state.step.reason
+        message = f"{names} to be restarted{waits and f'; {waits}'}"
+        return conditions.build(type_, True, "Rolling", message, generation)
     return conditions.build(type_, False, "UpToDate", "all members are up to date", generation)

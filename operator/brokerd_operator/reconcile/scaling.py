@@ -67,8 +67,8 @@ class Fleet:
     fenced: Collection[str] = ()
     #: Why no member that is well may be restarted now; "": it may.
     held: str = ""
-    #: Whether the template by which members are outdated is itself about to be replaced.
-    is_template_old: bool = False
+    #: What is about to change in the template by which members are outdated, in words; "": nothing.
+    template: str = ""
 
     def member(self, ordinal: int) -> str:
         """The name of a member."""
@@ -83,9 +83,10 @@ class Fleet:
 def next_step(fleet: Fleet) -> Step:
     """Return what is to be done next."""
     step = _next_step(fleet)
-    if step.kind is StepKind.RESTART and fleet.is_template_old:
+    if step.kind is StepKind.RESTART and fleet.template:
         # It would come back with a template that nobody wants any more, and restart once again.
-        return Step(StepKind.WAIT, reason="the template of the members changes first")
+        reason = f"the template of the members changes first ({fleet.template})"
+        return Step(StepKind.WAIT, reason=reason)
     return step
 
 

@@ -282,17 +282,19 @@ class Api:
             "application/merge-patch+json",
         )
 
-    async def apply(self, manifest: Json) -> Json:
-        """Server-side apply: our fields win, others' fields stay."""
+    async def apply(self, manifest: Json, *, is_dry: bool = False) -> Json:
+        """Server-side apply: our fields win, others' fields stay; `is_dry` only asks what would
+        come of it."""
         metadata = manifest["metadata"]
         path = path_of(
             manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"]
         )
+        dry = {"dryRun": "All"} if is_dry else {}
         return await self.request(
             "PATCH",
             path,
             manifest,
-            {"fieldManager": FIELD_MANAGER, "force": "true"},
+            {"fieldManager": FIELD_MANAGER, "force": "true", **dry},
             "application/apply-patch+yaml",
         )
 

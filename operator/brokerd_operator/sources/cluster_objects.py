@@ -18,6 +18,8 @@ from brokerd_operator.specs import arguments
 
 #: What was applied last, so that an unchanged object costs a GET and no write.
 APPLIED_HASH = "brokerd.io/applied-hash"
+#: Of the metadata, what applying can change.
+METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 #: Refusals that a message names in full; the others are counted.
 SHOWN_MAX = 3
 
@@ -111,7 +113,6 @@ class ClusterObjects:
         Raises NameConflict where somebody else made an object of this name.
         """
         metadata = manifest["metadata"]
-        digest = arguments.digest(manifest, 32)
         path = path_of(
             manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"]
         )
@@ -120,16 +121,20 @@ class ClusterObjects:
             if naming.is_foreign(context, live):
                 kind, name = manifest["kind"], metadata["name"]
                 raise NameConflict(naming.conflict(context, kind, name))
-            if is_applied(manifest, live):
+            if not await self.pending(manifest, live):
                 return
-        marked = {
-            **manifest,
-            "metadata": {
-                **metadata,
-                "annotations": {**(metadata.get("annotations") or {}), APPLIED_HASH: digest},
-            },
-        }
-        await self._api.apply(marked)
+        await self._api.apply(marked(manifest))
+
+    async def pending(self, manifest: Json, live: Json) -> list[str]:
+        """What applying an object would change of it, by path; nothing if it is as it is to be.
+
+        What others have added or what admission makes of it is no difference: the API server knows
+        which fields are whose, and is asked where the object is not simply equal. Raises ApiError.
+        """
+        wanted = marked(manifest)
+        if is_part(wanted, live):
+            return []
+        return differences(_lasting(live), _lasting(await self._api.apply(wanted, is_dry=True)))
 
     async def remove_others(
         self, context: Context, manifests: list[Json], refusals: Refusals
@@ -154,10 +159,50 @@ def _is_ours(live: Json, context: Context) -> bool:
     return any(owner.get("uid") == context.meta.uid for owner in owners)
 
 
-def is_applied(manifest: Json, live: Json) -> bool:
-    """Whether an object is what it is to be, by our last change of it and as it is now."""
-    applied = (live["metadata"].get("annotations") or {}).get(APPLIED_HASH)
-    return applied == arguments.digest(manifest, 32) and is_part(manifest, live)
+def marked(manifest: Json) -> Json:
+    """The manifest with its digest: what an earlier one set and this one leaves out goes only when
+    it is applied, however equal all else is."""
+    metadata = manifest["metadata"]
+    annotations = {
+        **(metadata.get("annotations") or {}),
+        APPLIED_HASH: arguments.digest(manifest, 32),
+    }
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _lasting(body: Json) -> Json:
+    """What of an object writes change; the rest is the API server's and the controllers'."""
+    metadata = {name: body["metadata"].get(name) or None for name in METADATA}
+    kept = {name: value for name, value in body.items() if name not in ("status", "metadata")}
+    return {**kept, "metadata": metadata}
+
+
+def differences(before: Any, after: Any, path: str = "") -> list[str]:
+    """Paths at which two objects differ; entries of lists are named where they have names."""
+    if before == after:
+        return []
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [*before, *(name for name in after if name not in before)]
+        found = [
+            differences(before.get(name), after.get(name), f"{path}.{name}" if path else str(name))
+            for name in names
+        ]
+        return [item for part in found for item in part]
+    left, right = _by_name(before), _by_name(after)
+    if left is None or right is None:
+        return [path]
+    names = [*left, *(name for name in right if name not in left)]
+    found = [differences(left.get(name), right.get(name), f"{path}[{name}]") for name in names]
+    # Only their order differs otherwise.
+    return [item for part in found for item in part] or [path]
+
+
+def _by_name(items: Any) -> dict[str, Any] | None:
+    """Entries of a list by name; None where they have none."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        return None
+    found = {str(item["name"]): item for item in items if item.get("name")}
+    return found if len(found) == len(items) else None
 
 
 def is_part(wanted: Any, live: Any) -> bool:

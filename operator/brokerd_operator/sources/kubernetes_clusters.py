@@ -37,7 +37,7 @@ from brokerd_operator.sources.cluster_certificates import (
     Emit,
 )
 from brokerd_operator.sources.cluster_events import ClusterEvents
-from brokerd_operator.sources.cluster_objects import ClusterObjects, Refusals, is_applied
+from brokerd_operator.sources.cluster_objects import ClusterObjects, Refusals
 from brokerd_operator.sources.cluster_pods import ClusterPods, Outdated
 from brokerd_operator.sources.cluster_routes import AGAIN_S as ROUTE_AGAIN_S
 from brokerd_operator.sources.cluster_routes import ClusterRoutes
@@ -56,6 +56,8 @@ STEADY_AGAIN_S = 300.0
 NO_POD_S = 4.0
 #: Bound of the CRD.
 END_MAX = 256
+#: Fields of the StatefulSet that a message names.
+PATHS_SHOWN_MAX = 3
 #: What the API server refuses may be taken when a quota or a right has changed.
 REFUSED_AGAIN_S = 30.0
 
@@ -305,7 +307,7 @@ class KubernetesClusters:
             old.names,
             fenced,
             hold.message if hold is not None else "",
-            is_template_old=bool(old.names) and not _is_present(context, current, stateful_set),
+            await self._template(context, current, stateful_set) if old.names else "",
         )
         step = scaling.next_step(fleet)
         problem = complaint
@@ -313,6 +315,24 @@ class KubernetesClusters:
             is_up = step.member in ready
             problem = await self._take(context, step, current, refusals, is_up=is_up)
         return Taken(step, problem, old, tuple(fenced), hold)
+
+    async def _template(self, context: Context, count: int, stateful_set: Json) -> str:
+        """What is still to change in the StatefulSet before members are made from it."""
+        (manifest,) = (
+            item
+            for item in cluster_manifests.objects(context, count)
+            if item["kind"] == "StatefulSet"
+        )
+        try:
+            paths = await self._objects.pending(manifest, stateful_set)
+        except ApiError as error:
+            if not error.is_answer or error.is_passing:
+                raise
+            # Refused when it is applied as well, and told of then.
+            return f"the API server refuses StatefulSet {context.name}"
+        more = len(paths) - PATHS_SHOWN_MAX
+        shown = [*paths[:PATHS_SHOWN_MAX], *([f"{more} more"] if more > 0 else ())]
+        return f"StatefulSet {context.name}: {', '.join(shown)}" if shown else ""
 
     async def _take(
         self, context: Context, step: Step, current: int, refusals: Refusals, *, is_up: bool
@@ -596,14 +616,6 @@ def _with_route(report: ClusterReport, route: conditions.Condition | None) -> Cl
     if route.status != conditions.TRUE:
         again_s = min(ROUTE_AGAIN_S, again_s or ROUTE_AGAIN_S)
     return replace(report, conditions=(*report.conditions, route), again_s=again_s)
-
-
-def _is_present(context: Context, count: int, stateful_set: Json) -> bool:
-    """Whether the StatefulSet is already as the spec asks for."""
-    manifests = cluster_manifests.objects(context, count)
-    return all(
-        is_applied(item, stateful_set) for item in manifests if item["kind"] == "StatefulSet"
-    )
 
 
 def _replicas(stateful_set: Json) -> int:

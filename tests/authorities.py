@@ -23,12 +23,15 @@ class Pair:
 
 
 class Authority:
-    """Issues certificates; authorities of one name have the same subject, as after a rotation."""
+    """Issues certificates; authorities of one name have the same subject, as after a rotation.
 
-    def __init__(self, name: str = "authority") -> None:
+    One with an issuer is an intermediate one.
+    """
+
+    def __init__(self, name: str = "authority", issuer: Authority | None = None) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._build(self._name, self._key, (), 3600, is_authority=True)
+        made = (issuer or self)._build(self._name, self._key, (), 3600, is_authority=True)
         self.certificate = made.public_bytes(serialization.Encoding.PEM)
 
     def issue(self, *names: str, seconds: float = 3600) -> Pair:

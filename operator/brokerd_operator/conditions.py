@@ -135,6 +135,8 @@ REASONS: dict[str, Meaning] = {
     # A member that was restarted does not become ready in its time.
     "MemberNotReady": _USER_ERROR,
     "CertManagerMissing": _USER_ERROR,
+    # spec.tls names a certificate that members could not serve with: they keep what they have.
+    "CertificateUnusable": _USER_ERROR,
     "SinkNotShared": _USER_ERROR,
     # design/operator.md §8: gone by its own terms, not repaired.
     "Expired": _NOT_REPAIRED,
@@ -168,6 +170,7 @@ REASONS_OF: dict[str, tuple[str, ...]] = {
     FENCED: ("Fenced", "NotFenced"),
     UPGRADE_PENDING: (
         *("Rolling", "WaitingForWindow", "WaitingForApproval", "MemberFenced"),
+        "CertificateUnusable",
         "UpToDate",
     ),
 }

@@ -427,11 +427,12 @@ def users_secret(world: World, name: str, **data: bytes) -> None:
 
 
 def test_a_users_own_certificate_is_never_written_but_its_expiry_is_told() -> None:
-    world = World(spec={"tls": {"secretName": "corp"}}, now=0)
-    pair = Authority().issue("orders.shop.svc", seconds=60 * DAY_S)
+    world = World(spec={"tls": {"secretName": "corp", "caSecretName": "corp-ca"}}, now=0)
+    pair = Authority().issue("*.orders-nodes.shop.svc", seconds=60 * DAY_S)
     end = certificates.read_pair(pair.certificate, pair.key).validity.not_after
     world.now = end - 50 * DAY_S
     users_secret(world, "corp", tls_crt=pair.certificate, tls_key=pair.key)
+    users_secret(world, "corp-ca", ca_crt=pair.certificate)
     before = copy.deepcopy(world.api.found["corp"])
     assert world.run().condition.status == conditions.TRUE
     assert "orders-tls" not in world.api.found
@@ -445,7 +446,9 @@ def test_a_users_own_certificate_is_never_written_but_its_expiry_is_told() -> No
     world.now = end + 1
     assert world.run().condition.reason == "Expired"
     world.api.put("corp", tls_key=b"garbage")
-    assert world.run().condition.message == "Secret corp: the key cannot be read"
+    message = world.run().condition.message
+    assert message.startswith("Secret corp: the key cannot be read: write both tls.crt and tls.key")
+    assert "(TLS certificate: subject CN=*.orders-nodes.shop.svc, issuer CN=authority, " in message
     assert world.reasons() == ["CertificateExpiring", "CertificateExpired", "CertificateUnusable"]
     world.api.found["corp"]["metadata"]["resourceVersion"] = "x"
     before["metadata"]["resourceVersion"] = "x"

@@ -20,6 +20,7 @@ from brokerd_operator.reconcile.rollout import Hold, Image
 from brokerd_operator.reconcile.scaling import Step, StepKind
 from brokerd_operator.reconcile.volumes import Claim, Plan
 from brokerd_operator.settings import Settings
+from brokerd_operator.sources import serving_certificates
 from brokerd_operator.sources.api import ApiError
 from brokerd_operator.sources.cluster_objects import APPLIED_HASH, SHOWN_MAX, Refusals
 from brokerd_operator.sources.kubernetes_clusters import KubernetesClusters
@@ -608,6 +609,8 @@ class Mounting:
 
     def __init__(self, *secrets: str) -> None:
         self.mounted = secrets
+        #: False: the system's authorities have signed what members show.
+        self.has_authority = True
         #: Of the BrokerCluster of this name that is gone.
         self.stale = ""
 
@@ -622,6 +625,8 @@ class Mounting:
         def pod(ordinal: int, secret: str) -> dict[str, Any]:
             others = [{"name": "tmp", "emptyDir": {}}, naming.secret_volume("keys", "orders-keys")]
             volumes = [*others, naming.secret_volume("tls", secret)]
+            if self.has_authority:
+                volumes.append(naming.secret_volume("tls-ca", secret))
             return {"metadata": {"name": f"orders-{ordinal}"}, "spec": {"volumes": volumes}}
 
         return [pod(ordinal, secret) for ordinal, secret in enumerate(self.mounted)], ""
@@ -650,6 +655,29 @@ async def test_old_and_new_authorities_are_trusted_while_members_change_certific
     api.stale = "orders-tls"
     found = (await driver._authorities(made)).decode()
     assert set(found.split("\n")) == {f"who signed {name}" for name in trusted - {"orders-tls"}}
+
+
+@pytest.mark.parametrize(
+    ("tls", "has_authority", "is_system"),
+    [
+        ({"secretName": "company", "caSecretName": "company-ca"}, True, False),
+        # To a certificate that the system's authorities have signed, and away from one.
+        ({"secretName": "public"}, True, True),
+        ({}, False, True),
+    ],
+)
+async def test_the_systems_authorities_are_trusted_beside_others_in_a_roll_to_or_from_them(
+    tls: dict[str, str], has_authority: bool, is_system: bool
+) -> None:
+    made = context(replicas=1, tls=tls)
+    api: Any = Mounting("orders-tls")
+    api.has_authority = has_authority
+    nothing: Any = None
+    driver = KubernetesClusters(api, Settings(), nothing, SecretReads(api))
+    await driver._next_step({}, made, applied(made), Refusals())
+    found = await driver._authorities(made)
+    assert b"who signed" in found
+    assert (serving_certificates.system_authorities() in found) == is_system
 
 
 # ---- members that were started again ------------------------------------------------------------

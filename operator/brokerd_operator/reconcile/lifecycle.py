@@ -58,6 +58,8 @@ class Pass:
     is_between: bool = False
     #: The operator's newer image, which waits for approval.
     pending_image: str = ""
+    #: What is wrong with the certificate of the spec, in words; "": nothing.
+    unusable_certificate: str = ""
     seconds_to_window: float | None = None
 
     @property
@@ -85,6 +87,8 @@ def verdict(spec: BrokerClusterSpec, state: Pass) -> tuple[str, str]:
         return (state.refused[0], f"{state.refused[1]}; {message}")
     if state.volumes.reason:
         return (state.volumes.reason, f"{state.volumes.message}; {message}")
+    if state.unusable_certificate:
+        return ("CertificateUnusable", f"{state.unusable_certificate}; {message}")
     if reason != "Available":
         return (reason, message)
     if state.is_between:

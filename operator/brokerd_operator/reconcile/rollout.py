@@ -92,6 +92,26 @@ def certificate_secrets(pods: Iterable[Json]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def is_by_system(pods: Iterable[Json]) -> bool:
+    """Whether a member's certificate has no authority of its own to go with it."""
+    for pod in pods:
+        names = {item.get("name") for item in (pod.get("spec") or {}).get("volumes") or ()}
+        if "tls" in names and "tls-ca" not in names:
+            return True
+    return False
+
+
+def certificates_of(stateful_set: Json) -> tuple[str, str | None] | None:
+    """Secrets of the certificate and of its authority that the members are made with."""
+    template = (stateful_set.get("spec") or {}).get("template") or {}
+    found = {
+        item["name"]: str(item["secret"].get("secretName"))
+        for item in (template.get("spec") or {}).get("volumes") or ()
+        if item.get("name") in naming.CERTIFICATE_VOLUMES and item.get("secret")
+    }
+    return (found["tls"], found.get("tls-ca")) if "tls" in found else None
+
+
 def is_behind(stateful_set: Json) -> bool:
     """Whether the controller has not looked at the newest template yet."""
     generation = (stateful_set.get("metadata") or {}).get("generation") or 0

@@ -280,14 +280,22 @@ class Shown:
     is_renewed: bool
     #: Why it cannot be used.
     problem: str = field(default="")
+    #: Subject, issuer and end of its life, of one that the operator does not make.
+    shown: str = field(default="")
 
 
 def health(found: Sequence[Shown], now: float) -> tuple[bool, str, str]:
     """Whether all certificates are good for a while, the reason, and a text that holds no time but
     the certificates' own, so that it does not change while they do not."""
-    bad = [item for item in found if item.validity is None]
+    expired = [
+        item for item in found if item.validity is not None and item.validity.not_after <= now
+    ]
+    bad = [
+        item for item in found if (item.validity is None or item.problem) and item not in expired
+    ]
     if bad:
-        return False, "Unusable", f"Secret {bad[0].secret}: {bad[0].problem}"
+        shown = f" (TLS certificate: {bad[0].shown})" if bad[0].shown else ""
+        return False, "Unusable", f"Secret {bad[0].secret}: {bad[0].problem}{shown}"
     dated = [(item.validity.not_after, item) for item in found if item.validity is not None]
     if not dated:
         return True, "Valid", "there are no certificates"
@@ -295,14 +303,15 @@ def health(found: Sequence[Shown], now: float) -> tuple[bool, str, str]:
     end, first = dated[0]
     due = [item for _, item in dated if item.validity is not None and now >= item.validity.warn_at]
     if not due:
-        return True, "Valid", f"the first to expire is Secret {first.secret}, at {_date(end)}"
+        return True, "Valid", f"the first to expire is Secret {first.secret}, at {time_text(end)}"
     first = due[0]
     assert first.validity is not None
     end = first.validity.not_after
-    care = "" if first.is_renewed else "; the operator does not renew it"
+    shown = f" (TLS certificate: {first.shown})" if first.shown else ""
+    care = "" if first.is_renewed else f"; the operator does not renew it{shown}"
     if end <= now:
-        return False, "Expired", f"Secret {first.secret} expired at {_date(end)}{care}"
-    return False, "Expiring", f"Secret {first.secret} expires at {_date(end)}{care}"
+        return False, "Expired", f"Secret {first.secret} expired at {time_text(end)}{care}"
+    return False, "Expiring", f"Secret {first.secret} expires at {time_text(end)}{care}"
 
 
 def look_again_s(
@@ -323,8 +332,9 @@ def look_again_s(
 
 def date(validity: Validity) -> str:
     """When it ends, for people."""
-    return _date(validity.not_after)
+    return time_text(validity.not_after)
 
 
-def _date(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time, for people."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,11 +20,12 @@ from brokerd_operator.manifests import secrets as secret_manifests
 from brokerd_operator.manifests.naming import Context
 from brokerd_operator.reconcile import rotation
 from brokerd_operator.reconcile.rotation import Authority, Leaf, Lifetimes, Shown, Trust
-from brokerd_operator.sources import certificates
+from brokerd_operator.sources import certificates, serving_certificates
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 from brokerd_operator.sources.certificates import Unreadable
 from brokerd_operator.sources.cluster_secrets import ClusterSecrets
 from brokerd_operator.sources.kubernetes_store import decoded
+from brokerd_operator.sources.serving_certificates import Inspection, Trusted
 from brokerd_operator.specs.model import Meta
 
 #: On the Secret of the authority, in seconds since 1970 (rotation.Trust).
@@ -165,10 +166,34 @@ class ClusterCertificates:
         for secret, names in _managed(context).items():
             await self._read_leaf(context, held, secret, names, now)
         if context.tls_secret not in _managed(context):
-            live = await self._secret(context, context.tls_secret)
-            if live is not None:
-                held.shown.append(_shown(context.tls_secret, decoded(live), is_renewed=False))
+            found = await self.inspect(context)
+            held.shown.append(
+                Shown(
+                    context.tls_secret,
+                    found.validity,
+                    is_renewed=False,
+                    problem=found.problem,
+                    shown=found.shown,
+                )
+            )
         return held
+
+    async def inspect(self, context: Context) -> Inspection:
+        """How the certificate is that the spec names for clients."""
+        live = await self._secret(context, context.tls_secret)
+        if live is None:
+            return Inspection(None, problem="it does not exist: make it")
+        trusted = Trusted("", serving_certificates.system_authorities())
+        if context.ca_secret is not None:
+            found = await self._secret(context, context.ca_secret)
+            if found is None:
+                problem = f"Secret {context.ca_secret}, its authority, does not exist: make it"
+                return Inspection(None, problem=problem)
+            trusted = Trusted(context.ca_secret, decoded(found).get("ca.crt", b""))
+        data = decoded(live)
+        hosts = [context.member_host(name) for name in context.spec.member_names(context.meta)]
+        certificate, key = data.get("tls.crt", b""), data.get("tls.key", b"")
+        return serving_certificates.inspect(certificate, key, trusted, hosts, self._clock())
 
     async def _secret(self, context: Context, name: str) -> Json | None:
         return await self._secrets.live(context, name)

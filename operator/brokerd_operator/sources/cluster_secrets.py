@@ -44,9 +44,12 @@ class ClusterSecrets:
             raise BeingRemoved(name)
         return decoded(found)
 
-    async def missing(self, context: Context) -> str:
+    async def missing(self, context: Context, *, is_tls_needed: bool = True) -> str:
         """Return the first Secret that the user was to bring along and that is not there."""
+        tls = (context.spec.tls.secret_name, context.spec.tls.ca_secret_name)
         for reference in context.spec.references(context.meta):
+            if reference.name in tls and not is_tls_needed:
+                continue
             if await self.live(context, reference.name) is None:
                 return reference.name
         return ""

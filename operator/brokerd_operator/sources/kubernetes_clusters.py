@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from brokerd_operator.reconcile.lifecycle import Pass
 from brokerd_operator.reconcile.rollout import is_behind, is_pod_ready, is_pod_serving, pod_name
 from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind
 from brokerd_operator.settings import Settings
+from brokerd_operator.sources import serving_certificates
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 from brokerd_operator.sources.cluster_certificates import (
     CertificateReport,
@@ -56,6 +57,18 @@ STEADY_AGAIN_S = 300.0
 NO_POD_S = 4.0
 #: Bound of the CRD.
 END_MAX = 256
+#: Of the driver's own; the engine knows the others.
+CONDITIONS = (
+    conditions.AVAILABLE,
+    conditions.ALL_REPLICAS_READY,
+    conditions.UPGRADE_PENDING,
+    conditions.HIBERNATED,
+    conditions.FENCED,
+    conditions.CERTIFICATES_VALID,
+    conditions.ROUTE_ACCEPTED,
+)
+#: What the scheduler says of a pod, for its claims among others.
+UNSCHEDULABLE = "Unschedulable"
 #: Fields of the StatefulSet that a message names.
 PATHS_SHOWN_MAX = 3
 #: What the API server refuses may be taken when a quota or a right has changed.
@@ -94,6 +107,8 @@ class KubernetesClusters:
         self._missing: dict[str, dict[str, datetime.datetime]] = {}
         #: Secrets with certificates and authorities that running members have, by cluster.
         self._mounted: dict[str, tuple[str, ...]] = {}
+        #: Whether members show certificates that the system's authorities have signed, by cluster.
+        self._by_system: dict[str, bool] = {}
         #: Whom the admin Secret named last: it may be gone, the account is not.
         self._users: dict[str, str] = {}
 
@@ -105,15 +120,8 @@ class KubernetesClusters:
         except ApiError as error:
             # Raises it again where the API server did not answer: nothing could be written now.
             refusals.add(error.what or f"BrokerCluster {meta.name}", error)
-        # Nothing was learned of all else: it stays as it was told.
-        kept = conditions.carried(body, sorted(conditions.OWNED - conditions.STANDARD))
-        return ClusterReport(
-            refusals.reason,
-            refusals.message,
-            kept,
-            again_s=REFUSED_AGAIN_S,
-            refused=refusals.lasting,
-        )
+        report = ClusterReport(refusals.reason, refusals.message, again_s=REFUSED_AGAIN_S)
+        return _as_before(replace(report, refused=refusals.lasting), body)
 
     async def _reconcile(
         self, body: Body, meta: Meta, spec: BrokerClusterSpec, refusals: Refusals
@@ -121,9 +129,13 @@ class KubernetesClusters:
         path = path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
         stateful_set = await self._api.get(path)
         context, image = await self._context(body, meta, spec, stateful_set)
-        obstacle = await self._obstacles(context, stateful_set, refusals)
+        obstacle = await self._ask_issuer(context, refusals)
+        issued = secret_manifests.issued_certificate(context)
+        context, unusable = await self._tls(context, stateful_set)
+        if obstacle is None:
+            obstacle = await self._obstacles(context, stateful_set)
         if obstacle is not None:
-            return obstacle
+            return _as_before(obstacle, body)
         try:
             await refusals.collect("Secrets", self._secrets.make(context))
             certificates = await self._make_certificates(context, body, refusals)
@@ -137,6 +149,9 @@ class KubernetesClusters:
         manifests = cluster_manifests.objects(
             context, taken.step.count if taken.step.kind is StepKind.RESIZE else count
         )
+        if unusable and issued is not None and issued not in manifests:
+            # It is asked for as long as the spec does, in force or not.
+            manifests.append(issued)
         is_between = is_going or plan.is_recreated
         await self._objects.apply_all(
             context,
@@ -163,6 +178,7 @@ class KubernetesClusters:
             growing=volumes.progress([volumes.claim_of(item) for item in claims]),
             is_between=is_between,
             pending_image=image.pending,
+            unusable_certificate=unusable,
         )
         await self._tell_obstacles(body, state)
         staying = lifecycle.staying(state.pods, context.is_member)
@@ -171,20 +187,43 @@ class KubernetesClusters:
         report = self._report(context, stateful_set or {}, state, claims)
         report = replace(report, refused=refusals.lasting)
         if certificates is not None:
+            if unusable:
+                certificates = _unusable(certificates, unusable)
             report = with_certificates(report, certificates)
         return _with_route(report, await self._routes.reconcile(context))
 
-    async def _obstacles(
-        self, context: Context, stateful_set: Json | None, refusals: Refusals
-    ) -> ClusterReport | None:
+    async def _tls(self, context: Context, stateful_set: Json | None) -> tuple[Context, str]:
+        """The certificate that members are to have, and what is wrong with that of the spec.
+
+        Members keep what they have until the operator has seen that another one will do: also one
+        whose pod is made anew meanwhile must come back.
+        """
+        present = rollout.certificates_of(stateful_set or {})
+        if present is None or context.has_own_certificate:
+            return context, ""
+        found = await self._certificates.inspect(context)
+        if not found.problem:
+            return context, ""
+        shown = f" (TLS certificate: {found.shown})" if found.shown else ""
+        text = f"Secret {context.tls_secret}: {found.problem}{shown}"
+        if present == (context.tls_secret, context.ca_secret):
+            return context, f"{text}; members are not restarted before, and keep what they loaded"
+        secret, authority = present
+        kept: dict[str, Any] = {"secret_name": secret, "ca_secret_name": authority}
+        if secret == f"{context.name}-tls":
+            kept = {"secret_name": None, "ca_secret_name": None}
+        tls = context.spec.tls.model_copy(update={**kept, "issuer_ref": None})
+        context = replace(context, spec=context.spec.model_copy(update={"tls": tls}))
+        return context, f"{text}; spec.tls is not in force, members keep Secret {secret}"
+
+    async def _obstacles(self, context: Context, stateful_set: Json | None) -> ClusterReport | None:
         """Without what nothing can be made: names of our own, certificates, the user's Secrets."""
         conflict = await self._conflict(context, stateful_set)
         if conflict:
             return ClusterReport("NameConflict", conflict, again_s=REFUSED_AGAIN_S)
-        refused = await self._ask_issuer(context, refusals)
-        if refused is not None:
-            return refused
-        missing = await self._secrets.missing(context)
+        # Members that run have loaded their certificate, and _tls has said what is wrong.
+        is_running = rollout.certificates_of(stateful_set or {}) is not None
+        missing = await self._secrets.missing(context, is_tls_needed=not is_running)
         if missing:
             text = f"Secret {missing} does not exist"
             return ClusterReport("WaitingForSecret", text, again_s=WAITING_AGAIN_S)
@@ -290,12 +329,16 @@ class KubernetesClusters:
     ) -> Taken:
         spec = context.spec
         pods = await self._pods.all(context) if stateful_set else []
-        self._mounted[f"{context.namespace}/{context.name}"] = rollout.certificate_secrets(pods)
+        key = f"{context.namespace}/{context.name}"
+        self._mounted[key] = rollout.certificate_secrets(pods)
+        self._by_system[key] = rollout.is_by_system(pods)
         current = _replicas(stateful_set)
         ready = frozenset(pod_name(pod) for pod in pods if is_pod_serving(pod))
         fenced, complaint = await self._fence(body, context, pods)
         old = await self._pods.outdated(context, stateful_set, pods, fenced)
         hold = rollout.hold(spec, fenced, datetime.datetime.now(datetime.UTC))
+        if hold is None and old.names:
+            hold = await self._bad_certificate(context)
         target = await self._target(context, current) if ready else None
         fleet = Fleet(
             context.name,
@@ -315,6 +358,16 @@ class KubernetesClusters:
             is_up = step.member in ready
             problem = await self._take(context, step, current, refusals, is_up=is_up)
         return Taken(step, problem, old, tuple(fenced), hold)
+
+    async def _bad_certificate(self, context: Context) -> rollout.Hold | None:
+        """Why no member is restarted: it would load a certificate that it does not yet show."""
+        if context.has_own_certificate:
+            return None
+        found = await self._certificates.inspect(context)
+        if not found.problem:
+            return None
+        text = f"no restarts before Secret {context.tls_secret} can be used: {found.problem}"
+        return rollout.Hold("CertificateUnusable", text)
 
     async def _template(self, context: Context, count: int, stateful_set: Json) -> str:
         """What is still to change in the StatefulSet before members are made from it."""
@@ -406,6 +459,7 @@ class KubernetesClusters:
         self._missing.pop(f"{meta.namespace}/{meta.name}", None)
         self._users.pop(f"{meta.namespace}/{meta.name}", None)
         self._mounted.pop(f"{meta.namespace}/{meta.name}", None)
+        self._by_system.pop(f"{meta.namespace}/{meta.name}", None)
         return True
 
     async def target(self, reference: Reference) -> Target | None:
@@ -437,14 +491,18 @@ class KubernetesClusters:
         While members are restarted for other certificates some still show the old ones: what the
         spec names and what running members have are both trusted.
         """
+        key = f"{context.namespace}/{context.name}"
         wanted = context.spec.tls.ca_secret_name or context.tls_secret
-        mounted = self._mounted.get(f"{context.namespace}/{context.name}", ())
         found = {(await self._secrets.read(context, wanted)).get("ca.crt", b""): None}
-        for name in mounted:
+        for name in self._mounted.get(key, ()):
             # Of a BrokerCluster of this name before, whose pods still end: it signs nothing here.
             with contextlib.suppress(BeingRemoved):
                 found[(await self._secrets.read(context, name)).get("ca.crt", b"")] = None
-        return b"\n".join(filter(None, found))
+        named = list(filter(None, found))
+        if named and (context.ca_secret is None or self._by_system.get(key, False)):
+            # Alone they are what no name at all means; beside others they must be named as well.
+            named.append(serving_certificates.system_authorities())
+        return b"\n".join(named)
 
     # ---- status -------------------------------------------------------------------------------
 
@@ -475,21 +533,10 @@ class KubernetesClusters:
         refused = await self._events.refused_pods(
             stateful_set, [name for name in names if self._is_missing(context, name, now)]
         )
-        unbound = await self._events.unbound(claims)
-        unpulled = await self._missing_pull_secrets(context, pods.values())
-        stuck = []
-        for name in names:
-            if name in refused:
-                # Told as a refusal.
-                continue
-            why = self._obstacle(context, name, pods.get(name), now)
-            no_volume = unbound.get(f"data-{name}", "")
-            if no_volume:
-                why = f"PersistentVolumeClaim data-{name} has no volume: {no_volume}"
-            elif why and name in pods and rollout.is_unpullable(pods[name]):
-                why += unpulled
-            if why:
-                stuck.append(f"{name}: {why}")
+        idle = [name for name in names if not (name in pods and is_pod_serving(pods[name]))]
+        # Those that the API server refuses are told as refusals.
+        waiting = [name for name in idle if name not in refused]
+        stuck = await self._obstacles_of(context, waiting, pods, claims, now)
         before = conditions.find(body, conditions.READY)
         return Pass(
             total=total,
@@ -507,6 +554,32 @@ class KubernetesClusters:
             was=before.reason if before is not None else "",
             seconds_to_window=rollout.seconds_to_window(context.spec, now),
         )
+
+    async def _obstacles_of(
+        self,
+        context: Context,
+        waiting: Sequence[str],
+        pods: Mapping[str, Json],
+        claims: list[Json],
+        now: datetime.datetime,
+    ) -> list[str]:
+        """Why members cannot start, in words, with what other objects than their pods say of it."""
+        if not waiting:
+            return []
+        unbound = await self._events.unbound(claims)
+        unpulled = await self._missing_pull_secrets(context, pods.values())
+        found = []
+        for name in waiting:
+            pod = pods.get(name)
+            why = self._obstacle(context, name, pod, now)
+            claim = f"data-{name}"
+            if claim in unbound and (not why or why.startswith(UNSCHEDULABLE)):
+                why = f"PersistentVolumeClaim {claim} has no volume: {unbound[claim]}"
+            elif why and pod is not None and rollout.is_unpullable(pod):
+                why += unpulled
+            if why:
+                found.append(f"{name}: {why}")
+        return found
 
     def _obstacle(
         self, context: Context, name: str, pod: Json | None, now: datetime.datetime
@@ -597,6 +670,16 @@ def with_certificates(report: ClusterReport, found: CertificateReport) -> Cluste
     )
 
 
+def _unusable(found: CertificateReport, text: str) -> CertificateReport:
+    """The report, where the certificate of the spec is not the one that members have."""
+    if found.condition.status != conditions.TRUE:
+        return found
+    condition = conditions.build(
+        conditions.CERTIFICATES_VALID, False, "Unusable", text, found.condition.observed_generation
+    )
+    return replace(found, condition=condition)
+
+
 def text_of(data: Mapping[str, bytes], key: str) -> str:
     """A text of a Secret; "" if it is not there, or none."""
     try:
@@ -616,6 +699,11 @@ def _with_route(report: ClusterReport, route: conditions.Condition | None) -> Cl
     if route.status != conditions.TRUE:
         again_s = min(ROUTE_AGAIN_S, again_s or ROUTE_AGAIN_S)
     return replace(report, conditions=(*report.conditions, route), again_s=again_s)
+
+
+def _as_before(report: ClusterReport, body: Body) -> ClusterReport:
+    """The report of a pass that learned nothing of all else: that stays as it was told."""
+    return replace(report, conditions=conditions.carried(body, CONDITIONS))
 
 
 def _replicas(stateful_set: Json) -> int:

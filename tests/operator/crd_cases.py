@@ -421,6 +421,24 @@ REFUSED = (
         "env cannot set BROKERD_ variables",
     ),
     Case(
+        "variable-with-two-values",
+        "BrokerCluster",
+        {"podTemplate": {"env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {}}}]}},
+        "a variable has value or valueFrom",
+    ),
+    Case(
+        "operators-own-volume",
+        "BrokerCluster",
+        {"podTemplate": {"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}},
+        "are volumes of the operator; choose another name",
+    ),
+    Case(
+        "operators-own-container-as-init-container",
+        "BrokerCluster",
+        {"podTemplate": {"spec": {"initContainers": [{"name": "broker", "image": "x"}]}}},
+        "broker is the operator's container",
+    ),
+    Case(
         "operators-own-optional-variable",
         "BrokerCluster",
         {"podTemplate": {"env": [{"name": "OPTIONAL_BROKERD_NODE_NAME", "value": "x"}]}},

@@ -354,6 +354,50 @@ def test_a_member_that_does_not_come_back_stops_the_roll(
     made.delete()
 
 
+def test_additions_to_the_pods_roll_and_what_is_the_operators_is_refused(
+    space: Namespace, operator: OperatorProcess
+) -> None:
+    """The API server's own rules and defaults are the judges here."""
+    made = Members(space, "added", replicas=1)
+    made.wait("WaitingForMembers")
+    (before,) = made.uids(1)
+    sidecar = {"name": "side", "image": "side:1", "ports": [{"containerPort": 9000}]}
+    source = {"configMapKeyRef": {"name": "corp", "key": "team", "optional": True}}
+    spec = {
+        "containers": [sidecar, {"name": "broker", "env": [{"name": "A", "value": "1"}]}],
+        "initContainers": [{"name": "first", "image": "first:1"}],
+        "volumes": [{"name": "corp", "configMap": {"name": "corp"}}],
+        "hostAliases": [{"ip": "10.0.0.7", "hostnames": ["ldap.corp"]}],
+        "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+    }
+    made.patch(podTemplate={"env": [{"name": "TEAM", "valueFrom": source}], "spec": spec})
+    wait_for("the pod is made anew", lambda: made.uids(1) != [before])
+    pod = made.pod(0)
+    assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == "broker"
+    assert [item["name"] for item in pod["spec"]["containers"]] == ["broker", "side"]
+    assert [item["name"] for item in pod["spec"]["initContainers"]] == ["first"]
+    env = {item["name"]: item for item in pod["spec"]["containers"][0]["env"]}
+    assert env["TEAM"]["valueFrom"] == source
+    assert env["A"]["value"] == "1"
+    assert pod["spec"]["hostAliases"] == spec["hostAliases"]
+    assert pod["spec"]["dnsConfig"] == spec["dnsConfig"]
+    # At rest: what the API server added as defaults is no difference to be written away.
+    version = made.stateful_set["metadata"]["generation"]
+    made.look()
+    made.wait("WaitingForMembers")
+    made.patch(podTemplate={"spec": {"containers": [{"name": "broker", "command": ["sh"]}]}})
+    assert "command belongs to the operator" in made.wait("InvalidSpec")["message"]
+    assert made.stateful_set["metadata"]["generation"] == version
+    (last,) = made.uids(1)
+    made.patch(podTemplate=None)
+    wait_for("the pod is plain again", lambda: made.uids(1) != [last])
+    plain = made.pod(0)["spec"]
+    assert [item["name"] for item in plain["containers"]] == ["broker"]
+    assert "initContainers" not in plain
+    assert "dnsConfig" not in plain
+    made.delete()
+
+
 def test_newer_default_image_waits_for_approval(
     space: Namespace, operator: OperatorProcess
 ) -> None:

@@ -363,7 +363,7 @@ def member_environment(
     extra = {
         item.name: item.value
         for item in spec.pod_template.env
-        if item.name.startswith("BROKERD_LOG_")
+        if item.name.startswith("BROKERD_LOG_") and item.value_from is None
     }
     return {**kept, **settings, **extra}
 

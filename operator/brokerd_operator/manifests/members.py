@@ -13,6 +13,7 @@ from typing import Any
 
 from brokerd_operator.manifests import naming, remembered
 from brokerd_operator.manifests.naming import Context, Manifest
+from brokerd_operator.specs.pod_template import BROKER
 
 DATA_DIR = "/var/lib/brokerd"
 ADMIN_DIR = "/etc/brokerd/admin"
@@ -26,6 +27,8 @@ API_TOKEN_S = 3600
 
 #: A member that replays a long log may take its time: 150 times 2 s.
 STARTUP_FAILURES_MAX = 150
+#: The container that kubectl means where none is named.
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 #: The taint of a node whose kubelet has not been heard of.
 UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Of nodes, and from Kubernetes 1.35 on of their pods.
@@ -110,14 +113,14 @@ def _pod_template(context: Context) -> Manifest:
         remembered.KUBECTL_RESTARTED_AT: context.restarted_at,
     }
     annotations = {**extra.annotations, **{name: at for name, at in restarts.items() if at}}
-    if annotations:
-        metadata["annotations"] = annotations
-    return {"metadata": metadata, "spec": pod}
+    # Of `kubectl logs` and `kubectl exec`, whatever containers there are besides.
+    metadata["annotations"] = {**annotations, DEFAULT_CONTAINER: BROKER}
+    return {"metadata": metadata, "spec": extra.spec.merged(pod)}
 
 
 def _container(context: Context) -> Manifest:
     container: Manifest = {
-        "name": "broker",
+        "name": BROKER,
         "image": context.broker_image,
         "imagePullPolicy": context.spec.image_pull_policy,
         "command": ["python", "-m", "brokerd", "serve"],
@@ -215,7 +218,7 @@ def environment(context: Context) -> list[Manifest]:
 
 
 def _extra_environment(context: Context) -> list[Manifest]:
-    return [item.model_dump() for item in context.spec.pod_template.env]
+    return [item.to_json() for item in context.spec.pod_template.env]
 
 
 def _bind(context: Context) -> str:

@@ -18,6 +18,7 @@ from brokerd_operator.specs.model import (
     SecretRef,
     parse_as,
 )
+from brokerd_operator.specs.pod_template import PodTemplate
 
 #: A member refuses to start with less (telemetry.interval_ms); with more no rate means anything.
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
@@ -161,21 +162,6 @@ class Scheduling(Part):
     priority_class_name: str | None = None
 
 
-class EnvVar(Part):
-    """One environment variable."""
-
-    name: str
-    value: str = ""
-
-
-class PodTemplate(Part):
-    """Additions to the pods."""
-
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    env: tuple[EnvVar, ...] = ()
-
-
 class Disruption(Part):
     """Protection against voluntary disruptions."""
 
@@ -281,6 +267,8 @@ class BrokerClusterSpec(Part):
             return Invalid("InvalidSpec", "spec.maintenanceWindows: a duration is from 1m to 24h")
         if self.admin.password_overlap > OVERLAP_MS_MAX:
             return Invalid("InvalidSpec", "spec.admin.passwordOverlap must be at most 24h")
+        if taken := self.pod_template.problem():
+            return Invalid("InvalidSpec", taken)
         problems = (grant.problem() for grant in self.access)
         return next((found for found in problems if found is not None), None)
 

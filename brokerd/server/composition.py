@@ -309,6 +309,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     routing = MemberRouting(view, base.profile, base.counters)
+    routing.dropped.ended = queues.ends.dropped
     consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
     deliveries = DeliveryHub(queues.resume, base.process.batches.settlements, consumed.changed)
     tracer = Tracer(view, routing.router, process)
@@ -371,6 +372,7 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
         left=(hub.leader_changed,),
         ending=(
             letters.vanishing,
+            base.queues.ends.ending,
             leaders.forget,
             members.stuck.forget,
             letters.stop,

@@ -20,6 +20,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
+from brokerd.server.queue_ends import QueueEnds
 from brokerd.server.queue_table import QueueTable
 
 
@@ -45,6 +46,8 @@ class MemberQueues:
         self.caches = BodyCaches(self._views, log_cache)
         #: Figures of those that have a replica here, for whoever adds up or sorts all.
         self.table = QueueTable(host, self, self._without_vote)
+        #: What those had counted that are gone.
+        self.ends = QueueEnds(self, host)
 
     # ---- which there are ------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.federation.link_rows import LinkRows
 from brokerd.server.grpc import rpc_auth
 from brokerd.server.messages.ports import Identity as MemberIdentity
+from brokerd.server.queue_ends import QueueEnds
 from brokerd.server.slices import in_slices
 from brokerd.telemetry.counters import Counters, QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
@@ -56,6 +57,11 @@ class Queues(Protocol):
     @property
     def led(self) -> Collection[int]:
         """Return those whose leader is here."""
+        ...
+
+    @property
+    def ends(self) -> QueueEnds:
+        """Return what those had counted that are gone."""
         ...
 
     @property
@@ -220,6 +226,7 @@ class Telemetry:
         if self._config.enabled:
             # Whatever exists now may have been counted before: its past is not this boot's.
             self._queues.known(self._sources.queues.records)
+            self._sources.queues.ends.is_wanted = True
             self._since_us, self._since_steady_us = _now_us(), _steady_us()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -295,6 +302,7 @@ class Telemetry:
             events = sources.counters.take_events(since_us, now_us)
             if events:
                 self._writer.emit("event", events)
+            self._emit_ends(since_us, now_us)
             moved, is_all = self._watch.take()
             self._moved.update(sources.queues.led if is_all else moved)
             async for uids in in_slices(list(self._moved.union(self._queues.due(now_us)))):
@@ -302,6 +310,21 @@ class Telemetry:
                 self._moved.difference_update(uids)
             self._queues.forget_deleted(sources.queues.records)
             self._writer.emit("sample", await sources.topology.rows(since_us, now_us))
+
+    def _emit_ends(self, since_us: int, now_us: int) -> None:
+        """Write the last rows of queues that are gone."""
+        ends, lost = self._sources.queues.ends.take()
+        rows = [
+            self._queues.last_row(
+                end.queue, end.overview, end.options, end.status, since_us, now_us,
+                end.is_expired, end.messages,
+            )
+            for end in ends
+        ]  # fmt: skip
+        self._writer.emit("sample", rows)
+        if lost:
+            times = {"t0": since_us, "t1": now_us}
+            self._writer.emit("event", [{"k": "gap", **times, "cause": "ends_max", "rows": lost}])
 
     def _queue_rows(self, uids: Sequence[int], since_us: int, now_us: int) -> list[dict[str, Any]]:
         groups, queues = self._sources.groups, self._sources.queues

@@ -167,6 +167,36 @@ class QueueRows:
             row["hb"] = True
         return [row]
 
+    def last_row(
+        self,
+        queue: QueueRecord,
+        overview: Mapping[str, Any],
+        options: Options,
+        status: GroupState,
+        since_us: int,
+        now_us: int,
+        is_expired: bool,
+        messages: int,
+    ) -> Row:
+        """Return the row of a queue that is gone: nothing is in it any more, and it says how many
+        messages went with it (`deleted`, or `expired_queue`, of which `purged` and `orphaned`
+        count each too).
+        """
+        counters = dict(overview["counters"])
+        # One that went with its vhost has not counted them itself.
+        counters["purged"] += overview["ready"] + overview.get("delayed", 0)
+        counters["orphaned"] += overview["unacked"]
+        empty = dict.fromkeys((*_GAUGES, "delayed"), 0)
+        none = {"head_enqueued_ms": None, "dl_pending_since_ms": None}
+        seen = self._seen.get(queue.uid)
+        if seen is not None:
+            # It has something to say, whatever it said last.
+            seen.said = ()
+        gone = {**overview, **empty, **none, "counters": counters}
+        (row,) = self.rows(queue, gone, options, status, since_us, now_us)
+        self.forget(queue.uid)
+        return row | {"expired_queue" if is_expired else "deleted": messages}
+
     def _deltas(self, uid: int, status: GroupState, counters: Mapping[str, int]) -> dict[str, int]:
         """Return what was counted since the last row of this member's term as leader, without
         counters that stand still.

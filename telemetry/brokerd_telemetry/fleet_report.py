@@ -69,7 +69,10 @@ def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Lin
         critical=severities.count("critical"),
         warnings=severities.count("warning"),
         fates=report_head.fates(
-            usage, live.rows("unroutable_1h", hours), live.rows("deadletter_1h", hours)
+            usage,
+            live.rows("unroutable_1h", hours),
+            live.rows("deadletter_1h", hours),
+            report_sums.gone(report_sums.queues(live.columns("queue_1h", hours, report.QUEUES))),
         ),
         judged=sum(book.judged for book in books),
         unbalanced=sum(book.unbalanced for book in books),

@@ -47,8 +47,17 @@ QUEUES = pyarrow.schema(
         ("window_start", _TIME),
         *(
             (name, pyarrow.int64())
-            for name in ("enq", "ack", "redlv", "dl_out", "ready_last", "unacked_last")
+            for name in (
+                "enq",
+                "ack",
+                "redlv",
+                "dl_out",
+                *schema.ENDS,
+                "ready_last",
+                "unacked_last",
+            )
         ),
+        ("is_gone", pyarrow.bool_()),
     ]
 )
 LETTERS = pyarrow.schema(
@@ -102,7 +111,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("quality", "How complete this is", _quality(quality, manifest)),
     ]
     clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
-    fates = report_head.fates(usage, unroutable, letters)
+    fates = report_head.fates(usage, unroutable, letters, report_sums.gone(queues))
     absent = manifest.run.get("absent", {})
     silent = {name: why for key in ("", *clusters) for name, why in absent.get(key, {}).items()}
     unseen = report_head.unseen(quality, silent)
@@ -318,16 +327,23 @@ def _queues(queues: pyarrow.Table, minutes: Minutes, flow: list[Row]) -> str:
         depths = sorted(per_queue.get((total["vhost"], total["queue"]), {}).items())
         return charts.sparkline([depth for _, depth in depths], f"depth of {total['queue']}")
 
-    numbers = ("enq", "ack", "redlv", "dl_out", "ready_last", "unacked_last")
+    def now(total: Row) -> tuple[str, str]:
+        """One that is gone has no now."""
+        if total["is_gone"]:
+            return "gone", "gone"
+        return f"{total['ready_last']:,}", f"{total['unacked_last']:,}"
+
+    numbers = ("enq", "ack", "redlv", "dl_out")
     lines = [
         (
-            total["queue"], total["vhost"], *(f"{total[name]:,}" for name in numbers), drawn(total)
+            total["queue"], total["vhost"], *(f"{total[name]:,}" for name in numbers),
+            f"{sum(total[name] or 0 for name in schema.ENDS):,}", *now(total), drawn(total),
         )
         for total in shown
     ]  # fmt: skip
-    heads = ("queue", "vhost", "enqueued", "acked", "redelivered", "dead-lettered", "ready now",
-             "unacked now", "ready, by minute")  # fmt: skip
-    return chart + page.table(heads, lines, raw=(8,), right=range(2, 8), of=len(queues))
+    heads = ("queue", "vhost", "enqueued", "acked", "redelivered", "dead-lettered", "went with it",
+             "ready now", "unacked now", "ready, by minute")  # fmt: skip
+    return chart + page.table(heads, lines, raw=(9,), right=range(2, 9), of=len(queues))
 
 
 def _dead_letters(rows: list[Row], graph: list[Row]) -> str:

@@ -31,10 +31,16 @@ class Fates:
     dropped: int
     #: Without a route and without `mandatory`: as the publisher has asked for.
     unroutable: int = 0
+    #: With queues that were deleted or expired.
+    gone: int = 0
 
 
-def fates(usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row]) -> Fates:
-    """Add up usage_1h, unroutable_1h and deadletter_1h of the same hours."""
+def fates(
+    usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row], gone: int = 0
+) -> Fates:
+    """Add up usage_1h, unroutable_1h and deadletter_1h of the same hours.  gone: messages that went
+    with their queues.
+    """
     usage, letters = list(usage), list(letters)
     by_outcome: dict[str, int] = {}
     for row in unroutable:
@@ -48,6 +54,7 @@ def fates(usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row
         lost=sum(row["lost"] for row in letters),
         dropped=sum(row["n"] for row in letters if row["outcome"] == "dropped_no_dlx"),
         unroutable=sum(by_outcome.get(name, 0) for name in _UNTOLD),
+        gone=gone,
     )
 
 
@@ -162,6 +169,7 @@ def in_words(found: Fates) -> str:
             (found.returned, "were given back for want of a route"),
             (found.unroutable, "were unroutable and dropped, not being mandatory"),
             (found.dropped, "were dropped by a limit, a TTL or a rejection"),
+            (found.gone, "went with queues that were deleted or expired"),
             (found.lost, "were lost"),
         )
         if count

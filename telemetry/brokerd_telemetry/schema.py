@@ -33,6 +33,7 @@ QUEUE_GAUGES = (
     "ready", "unacked", "ready_bytes", "unacked_bytes", "head_age_ms", "consumers",
     "prefetch_sum", "dl_pending", "dl_pending_age_ms",
 )  # fmt: skip
+ENDS = ("deleted", "expired_queue")
 LIMITS = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
 
 #: Members leave these out while they are 0.
@@ -51,6 +52,9 @@ _LONGS = (
     # By how much t0 and t1 are ahead of the clocks of the other members; columns/lines.py
     # takes it off.
     "skew_ms",
+    # Of a queue's last row: messages that went with it when it was deleted, or expired or went by
+    # itself.  No other row has one of them; `purged` and `orphaned` count them too.
+    *ENDS,
 )  # fmt: skip
 TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
@@ -105,7 +109,7 @@ QUEUE_ROW = t.StructType(
         ROW[name]
         for name in (
             "v", "seq", "k", "t0", "t1", "skew_ms", "hb", "vhost", QUEUE, "qtype", "grp", "term",
-            "members", *LIMITS, "overflow", "dlx", "strategy", *QUEUE_NUMBERS,
+            "members", *ENDS, *LIMITS, "overflow", "dlx", "strategy", *QUEUE_NUMBERS,
         )
     ]
 )  # fmt: skip

@@ -148,6 +148,16 @@ class Node:
         """Say that the boot begins or ends."""
         self.rows["event"].append({"k": "boot", "t0": at_us, "t1": at_us, "state": state})
 
+    def end(self, queue: Queue, term: int, t0_us: int, t1_us: int, is_expired: bool) -> None:
+        """Tell of a queue that is gone with all that is in it."""
+        left = queue.ready + queue.unacked
+        status = GroupState(term, {"a": 0, "b": 0})
+        row = self.queue_rows.last_row(
+            queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us, is_expired, left
+        )
+        self._led.discard(queue.uid)
+        self.rows["sample"].append(row)
+
     def collect(self, t0_us: int, t1_us: int, led: list[Queue], *terms: int) -> None:
         """Take the rows of an interval, as telemetry_hooks does; terms: one per queue."""
         rows = self.counters.take(t0_us, t1_us)

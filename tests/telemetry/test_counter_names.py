@@ -38,8 +38,13 @@ def test_the_job_reads_every_field_of_a_queues_row() -> None:
         (row,) = rows.rows(queue, queue.overview(at_us), options, status, 0, at_us)
         return set(row)
 
+    def last(is_expired: bool) -> set[str]:
+        overview = queue.overview(now_us)
+        return set(rows.last_row(queue, overview, options, status, 0, now_us, is_expired, 1))
+
     # The others are the segment's.
-    assert told(now_us) | told(now_us + HEARTBEAT_US) == set(schema.QUEUE_ROW.fieldNames()) - {
+    found = told(now_us) | told(now_us + HEARTBEAT_US) | last(True) | last(False)
+    assert found == set(schema.QUEUE_ROW.fieldNames()) - {
         "v", "seq", "skew_ms",
     }  # fmt: skip
 

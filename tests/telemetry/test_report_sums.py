@@ -54,7 +54,8 @@ QUEUES = st.lists(
             "vhost": st.sampled_from("vw"),
             "queue": st.sampled_from("ab"),
             "window_start": HOURS,
-            **dict.fromkeys(report.QUEUES.names[3:], NUMBERS),
+            **dict.fromkeys(report.QUEUES.names[3:-1], NUMBERS),
+            "is_gone": st.booleans(),
         }
     ),
     max_size=10,
@@ -71,9 +72,9 @@ def test_queues(hours: list[dict[str, Any]]) -> None:
     for row in found:
         own = [item for item in hours if all(item[key] == row[key] for key in ("vhost", "queue"))]
         newest = max(own, key=lambda item: item["window_start"])
-        for name in ("enq", "ack", "redlv", "dl_out"):
+        for name in ("enq", "ack", "redlv", "dl_out", "deleted", "expired_queue"):
             assert row[name] == sum(item[name] for item in own)
-        for name in ("ready_last", "unacked_last"):
+        for name in ("ready_last", "unacked_last", "is_gone"):
             assert row[name] == newest[name]
     assert [row["enq"] for row in found] == sorted((row["enq"] for row in found), reverse=True)
 

@@ -73,6 +73,26 @@ def test_what_came_late_is_judged_after_all(done: Done) -> None:
     assert rows == [(True,)] * 2
 
 
+def test_what_went_with_queues_has_a_fate_and_queues_that_are_gone_no_now(done: Done) -> None:
+    (world,) = (world for world in done.worlds if world.trouble == "gone")
+    books = "SELECT DISTINCT judged FROM audit_1h WHERE equation = 'queue' AND {where}"
+    assert done.of("gone", books) == [(True,)]
+    rows = done.of("gone", "SELECT queue, sum(deleted + expired_queue)::BIGINT, bool_or(is_gone) "
+                   "FROM queue_1h WHERE {where} GROUP BY 1")  # fmt: skip
+    assert {name: n for name, n, _ in rows if n} == {k: n for k, n in world.gone.items() if n}
+    # Those that were declared anew are there.
+    there = {queue.name for queue in world.queues}
+    assert {name for name, _, is_gone in rows if is_gone} == world.gone.keys() - there
+    brief = done.of("gone", "SELECT sum(enq)::BIGINT FROM queue_1h WHERE {where} "
+                    "AND queue LIKE 'brief%'")  # fmt: skip
+    assert brief == [(12 * worlds.STEPS,)]
+    left = done.of("gone", "SELECT DISTINCT queue FROM queue_last_1h WHERE {where} "
+                   "AND hour(window_start) = 15")  # fmt: skip
+    assert {name for (name,) in left} == there
+    page = (done.out / "publish/clusters/world~gone-sound-0/report.html").read_text()
+    assert f"{sum(world.gone.values()):,} went with queues that were deleted or expired" in page
+
+
 @pytest.mark.parametrize(("trouble", "skew_s"), [("ahead", 300.0), ("behind", -3600.0)])
 def test_a_clock_that_is_wrong_is_found_and_its_rows_stand_where_they_belong(
     done: Done, trouble: str, skew_s: float

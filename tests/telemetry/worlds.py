@@ -21,7 +21,7 @@ MEMBERS = ("n0", "n1", "n2")
 #: By how much a member's clock is ahead, which the others tell it.
 SKEWS_MS = {"ahead": 300_000, "behind": -3_600_000}
 #: What may happen to a world; "" is nothing.
-TROUBLES = ("", "kill", "not-asked", "silent", "late", "lost-segment", "half-copied",
+TROUBLES = ("", "kill", "gone", "not-asked", "silent", "late", "lost-segment", "half-copied",
             *SKEWS_MS)  # fmt: skip
 #: Bugs that counters may have.
 BUGS = ("copies-more", "copies-fewer", "ack-twice", "ack-missing")
@@ -54,6 +54,8 @@ class World:
     trouble: str = ""
     bug: str = ""
     published: int = 0
+    #: Messages that went with their queues, by their names.
+    gone: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, fleet.Node] = field(default_factory=dict)
     queues: list[Queue] = field(default_factory=list)
     leaders: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -128,6 +130,8 @@ class World:
         killed = struck if self.trouble == "kill" else ""
         for node in self.nodes.values():
             node.now_us = t0_us + STEP_US // 2
+        if self.trouble == "gone":
+            self._come_and_go(step, t0_us, t1_us)
         for queue in self.queues:
             count = self.rng.randint(0, 40)
             self._publish(queue, count)
@@ -151,6 +155,21 @@ class World:
         if killed:
             self._seal(killed, step)
             self._start(killed, t1_us)
+
+    def _come_and_go(self, step: int, t0_us: int, t1_us: int) -> None:
+        """Let a queue come and end within an interval, and sometimes one that was there end."""
+        brief = Queue(1000 + step, f"brief{step}", dlx=None)
+        self._publish(brief, 12)
+        brief.live(self.rng, 12)
+        leader = self.rng.choice(MEMBERS)
+        ends = [(brief, leader, 1)]
+        if step % 20 == 15:
+            queue = self.queues.pop(0)
+            ends.append((queue, *self.leaders.pop(queue.uid)))
+            self._declare(200 + step, f"later{step}" if step < 30 else queue.name)
+        for queue, name, term in ends:
+            self.gone[queue.name] = queue.ready + queue.unacked
+            self.nodes[name].end(queue, term, t0_us, t1_us, is_expired=step % 2 == 0)
 
     def _publish(self, queue: fleet.Queue, count: int) -> None:
         name = self.rng.choice(MEMBERS)

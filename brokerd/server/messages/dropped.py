@@ -7,6 +7,7 @@ message (their own counters), nor for what publishers are told of.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from brokerd.core.catalog.catalog_objects import Queue
 
@@ -26,8 +27,14 @@ _COUNTED = {
     "expired": "queue_expired",
     "auto-delete": "queue_expired",
 }
+#: Those of a queue's end.
+_ENDS = ("queue_deleted", "queue_expired")
 #: Those that somebody has asked for.
 _ASKED_FOR = ("purge", "queue_deleted")
+
+
+def _nobody(vhost: str, queue: str, is_expired: bool, messages: int) -> None:
+    """Nobody wants to know of ends."""
 
 
 class Dropped:
@@ -35,11 +42,15 @@ class Dropped:
 
     def __init__(self) -> None:
         self.totals: dict[str, int] = dict.fromkeys(CAUSES, 0)
+        #: Told of vhost, queue, whether it went by itself, and messages, when a queue ends.
+        self.ended: Callable[[str, str, bool, int], None] = _nobody
 
     def of_queue(self, vhost: str, queue: str, cause: str, messages: int, letters: int) -> None:
         """A queue lost messages, and dead letters that waited in it (effects.Dropped)."""
         counted = _COUNTED.get(cause, "queue_deleted")
         self.totals[counted] += messages + letters
+        if counted in _ENDS:
+            self.ended(vhost, queue, counted == "queue_expired", messages)
         log.log(
             logging.INFO if counted in _ASKED_FOR else logging.WARNING,
             "queue '%s' in vhost '%s' dropped %d messages and %d dead letters that waited, "

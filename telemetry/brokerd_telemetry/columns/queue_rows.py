@@ -8,13 +8,14 @@ import pyarrow
 import pyarrow.compute as pc
 
 from brokerd_telemetry.columns.steps import Columns, real, whole
-from brokerd_telemetry.schema import QUEUE_COUNTERS
+from brokerd_telemetry.schema import ENDS, QUEUE_COUNTERS
 
 #: By the name of a column of both tables, that of a span's it is.
 _SAME = {
     **{name: name for name in ("cluster", "vhost", "queue", "qtype", "strategy")},
     **{name: f"d_{name}" for name in QUEUE_COUNTERS},
     "gone": "d_gone",
+    **{name: name for name in ENDS},
     **{
         name: name
         for name in (
@@ -74,6 +75,9 @@ def hours(spans: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
 def _rows(spans: pyarrow.Table, seconds: float) -> Columns:
     rows = {name: whole(spans[column]) for name, column in _SAME.items()}
     told_us = whole(spans["told_us"])
+    for name in ENDS:
+        rows[name] = pc.coalesce(rows[name], 0)
+    rows["is_gone"] = pc.equal(whole(spans["is_gone_last"]), 1)
     rows["window_start"] = whole(spans["t0"]).cast(pyarrow.timestamp("us", "UTC"))
     rows["ready_avg"] = _ratio(whole(spans["ready_us"]), told_us)
     rows["bytes_avg"] = _ratio(rows["byte_s"], pc.divide(real(told_us), 1e6))

@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow
 import pyarrow.compute as pc
 
+from brokerd_telemetry.schema import ENDS
+
 Row = dict[str, Any]
 
 
@@ -58,8 +60,8 @@ def queues(hours: pyarrow.Table) -> pyarrow.Table:
     """Return a row for each queue of queue_1h, those with most messages first: sums, and how many
     messages it had last.
     """
-    sums = ("enq", "ack", "redlv", "dl_out")
-    lasts = ("ready_last", "unacked_last")
+    sums = ("enq", "ack", "redlv", "dl_out", *ENDS)
+    lasts = ("ready_last", "unacked_last", "is_gone")
     found = (
         hours.sort_by("window_start")
         .group_by(["vhost", "queue"], use_threads=False)
@@ -69,6 +71,11 @@ def queues(hours: pyarrow.Table) -> pyarrow.Table:
     return found.select(
         ["vhost", "queue", *(f"{name}_sum" for name in sums), *(f"{name}_last" for name in lasts)]
     ).rename_columns(["vhost", "queue", *sums, *lasts])
+
+
+def gone(queues: pyarrow.Table) -> int:
+    """Return how many messages went with queues that were deleted or expired; of `queues`."""
+    return sum(_sum(queues[name]) for name in ENDS)
 
 
 def letters(rows: pyarrow.Table) -> list[Row]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from brokerd_telemetry.columns.steps import Columns, real, whole
 from brokerd_telemetry.schema import (
+    ENDS,
     FLOW_US,
     FLOWS,
     GRACE_US,
@@ -33,14 +34,17 @@ _NAME = ("vhost", "queue")
 _TEXTS = ("node", "qtype", "strategy", "dlx")
 _FLOWS = tuple(f"{name}_{n}" for name in ("enq", "ack") for n in FLOWS)
 _DOUBLES = ("ready_us", "byte_s", "consumer_us", "busy_us")
-_OWN_SUMS = (*(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", "enq", "ready_us", "byte_s")
+_OWN_SUMS = (
+    *(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", *ENDS, "enq", "ready_us", "byte_s",
+)  # fmt: skip
 _SUMS = (
     *_OWN_SUMS, "consumer_us", "busy_us", "told_us", "consumed_us", "waiting_us", "full_us",
     "settled", "taken", "near_taken", "rows", *_FLOWS,
 )  # fmt: skip
 #: Numbers of the last step.
 _LEVELS = (
-    "t0", "t1", "seq", "term", *QUEUE_GAUGES, *(f"c_{name}" for name in QUEUE_COUNTERS), *LIMITS,
+    "t0", "t1", "seq", "term", "is_gone", *QUEUE_GAUGES,
+    *(f"c_{name}" for name in QUEUE_COUNTERS), *LIMITS,
 )  # fmt: skip
 _LASTS = (*_TEXTS, "grp", *(f"{name}_last" for name in _LEVELS))
 _FIRSTS = ("start_depth", "start_pending")

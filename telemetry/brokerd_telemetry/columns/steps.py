@@ -11,7 +11,7 @@ from __future__ import annotations
 import pyarrow
 import pyarrow.compute as pc
 
-from brokerd_telemetry.schema import LIMITS, QUEUE_COUNTERS, QUEUE_GAUGES, REMOVALS
+from brokerd_telemetry.schema import ENDS, LIMITS, QUEUE_COUNTERS, QUEUE_GAUGES, REMOVALS
 
 #: What is carried from the last row of earlier hours.
 CARRIED = (
@@ -26,7 +26,7 @@ _TEXTS = ("node", "vhost", "queue", "qtype", "strategy", "dlx")
 ROWS = pyarrow.schema(
     [
         (name, pyarrow.string() if name in _TEXTS else pyarrow.int64())
-        for name in (*CARRIED, *QUEUE_COUNTERS, *LIMITS)
+        for name in (*CARRIED, *QUEUE_COUNTERS, *ENDS, *LIMITS)
     ]
 )
 Columns = dict[str, pyarrow.Array]
@@ -55,13 +55,14 @@ def in_order(rows: pyarrow.Table, carry: pyarrow.Table) -> Columns:
 
 def last(own: Columns, since_us: int) -> pyarrow.Table:
     """Return the last row of each group, which the next hour's steps begin with (ROWS); not of
-    those that nobody told of since then.
+    those that nobody told of since then, nor of those that are gone.
     """
     if not len(own["grp"]):
         return ROWS.empty_table()
     is_first = _changes(own["grp"])
     is_last = pyarrow.concat_arrays([is_first.slice(1), pyarrow.array([True])])
     kept = pc.and_(is_last, pc.greater(own["t1"], since_us))
+    kept = pc.and_(kept, pc.invert(_is_gone(own)))
     return pyarrow.table([own[name].filter(kept) for name in ROWS.names], ROWS)
 
 
@@ -93,6 +94,7 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
     made |= {
         "place": pyarrow.array(range(len(own["grp"])), pyarrow.int64()),
         "d_gone": gone,
+        "is_gone": pc.cast(_is_gone(own), pyarrow.int64()),
         "ready_us": _area("ready", own, before, times),
         "byte_s": pc.divide(octets, 1e6),
         "is_unknown": pc.and_kleene(is_first, pc.invert(is_birth)),
@@ -103,8 +105,13 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
     return {name: column.filter(is_told) for name, column in (own | made).items()}
 
 
+def _is_gone(own: Columns) -> pyarrow.Array:
+    """Tell of each row whether it is that of a queue's end."""
+    return pc.or_(*(pc.is_valid(own[name]) for name in ENDS))
+
+
 _MADE = (
-    *(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", "place", "quiet_us", "busy_us",
+    *(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", "is_gone", "place", "quiet_us", "busy_us",
     "start_depth", "start_pending", "ready_us", "byte_s", "is_unknown", "start_us", "end_us",
 )  # fmt: skip
 _BEFORE = (

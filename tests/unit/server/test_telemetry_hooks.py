@@ -16,6 +16,7 @@ from brokerd.config import TelemetryConfig
 from brokerd.core.alarms import AlarmSet
 from brokerd.server import telemetry_hooks
 from brokerd.server.grpc.rpc_auth import Callers
+from brokerd.server.queue_ends import QueueEnd
 from brokerd.server.slices import SLICE
 from brokerd.server.telemetry_hooks import Sources, Telemetry
 from brokerd.telemetry.counters import Counters
@@ -58,6 +59,18 @@ class Machine:
         return self._queue.overview(1)
 
 
+class Ends:
+    """What has ended, and how many more."""
+
+    def __init__(self) -> None:
+        self.all: tuple[list[Any], int] = [], 0
+        self.is_wanted = False
+
+    def take(self) -> tuple[list[Any], int]:
+        found, self.all = self.all, ([], 0)
+        return found
+
+
 class Queues:
     """COUNT queues, all led here."""
 
@@ -66,6 +79,7 @@ class Queues:
         self.led = dict.fromkeys(self.all, 1)
         #: Those that were looked at.
         self.asked: list[int] = []
+        self.ends = Ends()
 
     @property
     def records(self) -> dict[int, Queue]:
@@ -275,6 +289,24 @@ async def test_intervals_meet_whatever_is_done_to_the_clock(
     assert found == [(begin_us + n * 10_000_000, begin_us + (n + 1) * 10_000_000) for n in range(4)]
     begin_us, end_us = await after(-3600, 0)
     assert end_us - begin_us == 10_000_000
+
+
+async def test_queues_that_are_gone_have_a_last_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(SegmentWriter, "emit", lambda _writer, _stream, more: rows.extend(more))
+    queues, host = Queues(), Host()
+    telemetry = telemetry_of(queues, tmp_path, host=host)
+    queue = Queue(9, "q9")
+    overview = {**Machine(queue).overview(), "ready": 7}
+    end = QueueEnd(queue, overview, Machine(queue).options, host.status_of(9), True, 7)  # type: ignore[arg-type]
+    queues.ends.all = [end], 3
+    await telemetry.collect()
+    (last,) = (row for row in rows if "expired_queue" in row)
+    assert (last["queue"], last["expired_queue"], last["purged"], last["ready"]) == ("q9", 7, 7, 0)
+    (gap,) = (row for row in rows if row["k"] == "gap")
+    assert (gap["cause"], gap["rows"]) == ("ends_max", 3)
 
 
 async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Told) -> None:

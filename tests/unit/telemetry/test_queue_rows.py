@@ -52,6 +52,28 @@ def test_a_queue_that_changed_nothing_is_silent_until_its_heartbeat() -> None:
     assert len(say(rows, queue, now_us=1_000_001 + HEARTBEAT_US)) == 1
 
 
+def end(rows: QueueRows, queue: Queue, is_expired: bool, messages: int) -> dict[str, Any]:
+    status, overview = GroupState(1, {"a": 0}), queue.overview(20)
+    return rows.last_row(queue, overview, queue.options(), status, 10, 20, is_expired, messages)
+
+
+def test_the_last_row_of_a_queue_says_what_went_with_it() -> None:
+    """Of one that was never told of as well: it lived for less than an interval."""
+    rows, known, brief = QueueRows(), Queue(1, "q"), Queue(2, "r")
+    known.counters["enq"] = known.ready = 70
+    say(rows, known)
+    known.unacked, known.ready = 30, 40
+    row = end(rows, known, is_expired=False, messages=70)
+    assert (row["deleted"], row["purged"], row["orphaned"]) == (70, 40, 30)
+    assert (row["ready"], row["unacked"], row["c_enq"]) == (0, 0, 70)
+    brief.counters["enq"], brief.counters["purged"] = 12, 12
+    row = end(rows, brief, is_expired=True, messages=12)
+    assert (row["expired_queue"], row["enq"], row["purged"], row["ready"]) == (12, 12, 12, 0)
+    empty = Queue(3, "s")
+    say(rows, empty)
+    assert end(rows, empty, is_expired=False, messages=0)["deleted"] == 0
+
+
 def test_queues_that_were_silent_for_long_are_due() -> None:
     rows, queues = QueueRows(), [Queue(uid, f"q{uid}") for uid in (1, 2, 3)]
     for now_us, queue in enumerate(queues):

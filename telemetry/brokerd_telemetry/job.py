@@ -32,7 +32,7 @@ from brokerd_telemetry import (
     sources,
     verify,
 )
-from brokerd_telemetry.manifest import LedgerError
+from brokerd_telemetry.manifest import LedgerError, Manifest
 from brokerd_telemetry.sinks import Live
 from brokerd_telemetry.store import Store
 
@@ -46,6 +46,8 @@ FILE_ROWS = 500_000
 TASK_ROWS_MIN = 20_000
 
 Say = Callable[[str], None]
+#: What a segment's file was like (_stamp), and why it was refused.
+Refused = tuple[str, str]
 
 #: What ends a run with a text for people, and may be over when it is tried again.
 Failure = (
@@ -132,10 +134,15 @@ def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
 
 
 def _in_words(out_dir: Path, error: Exception) -> Exception:
-    """Return what tells that a disk is full, if that was it (a task's traceback says so), or the
-    error as it is.
+    """Return what tells that a disk is full, if that was it (a task's traceback says so), or which
+    file is in the way; all else as it is.
     """
     if not any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT)):
+        if isinstance(error, OSError) and error.filename is not None:
+            return LedgerError(
+                f"{error.filename}: {error.strerror}. The tables are as they were. Let the job's "
+                "user read the segments and write to --out, and run again"
+            )
         return error
     free = (
         f"{folder} has {shutil.disk_usage(folder).free / 1e6:,.0f} MB left"
@@ -145,6 +152,20 @@ def _in_words(out_dir: Path, error: Exception) -> Exception:
         f"no room: {', '.join(free)}. The tables are as they were. Make room, or give --out (or "
         "TMPDIR, where Spark works) a disk with more, and run again"
     )
+
+
+def _stamp(file: Path) -> str:
+    """Return what changes with a file: one that was seen half copied is judged again."""
+    status = file.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _as_refused(manifest: Manifest) -> dict[str, Refused]:
+    """Return the segments that were refused; of an earlier version, as if they had changed."""
+    found = manifest.run.get("rejected", {})
+    if isinstance(found, list):
+        return dict.fromkeys(found, ("", ""))
+    return {path: (stamp, reason) for path, (stamp, reason) in found.items()}
 
 
 class Run:
@@ -167,6 +188,8 @@ class Run:
         self.store = None if options.place is None else Store(options.place, options.out_dir, say)
         #: Clusters with something new.
         self.touched: set[str] = set()
+        #: Segments that were refused now: what their files were like, and why.
+        self.refused: dict[str, Refused] = {}
         #: What could not be asked, and why.
         self.failed: dict[str, str] = {}
         #: By source, members that did not answer, and why.
@@ -188,7 +211,7 @@ class Run:
             )
             verdicts = self._plan()
         if not verdicts.fresh:
-            self.say("no new telemetry; the tables stay as they are")
+            self._tell_nothing_new()
             self._publish_again()
             self._begin_delta()
             return self.result
@@ -205,6 +228,17 @@ class Run:
             self._commit(verdicts)
             self._publish()
         return self.result
+
+    def _tell_nothing_new(self) -> None:
+        from brokerd_telemetry import findings
+
+        is_first = not self.manifest.run_id and self.options.arrived is None
+        if is_first and all(each.directory for each in self.options.sources):
+            where = ", ".join(str(each.directory) for each in self.options.sources)
+            raise sources.SourceError(f"there is no segment that can be read in {where}")
+        self.say("no new telemetry; the tables stay as they are")
+        standing = findings.latest(self.live)
+        self.result.findings = sum(row["status"] == "RAISED" for row in standing)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -234,16 +268,21 @@ class Run:
         """Bring new segments here and judge them, source by source."""
         verdicts = verify.Verdicts()
         known = dict(self.manifest.segments)
-        rejected = set(self.manifest.run.get("rejected", ()))
+        rejected = _as_refused(self.manifest)
         for source, found in zip(self.options.sources, self._collect(), strict=True):
             if found is None:
                 continue
             clusters = None if source.cluster is None else {source.cluster}
-            new = [path for path in found.paths if path not in rejected]
+            new = [
+                path
+                for path in found.paths
+                if path not in rejected or rejected[path][0] != _stamp(found.raw_dir / path)
+            ]
             judged = self._judge(found.raw_dir, new, known, clusters)
             known |= {segment.identity: segment.entry() for segment in judged.fresh}
             for path, reason in judged.quarantined:
                 self.say(f"segment {path} goes to quarantine: {reason}")
+                self.refused[path] = (_stamp(found.raw_dir / path), reason)
                 target = self.out_dir / "quarantine" / "segments" / f"{Path(path).name}.{reason}"
                 commit.write_durably(target, (found.raw_dir / path).read_bytes())
             verdicts.add(judged)
@@ -352,7 +391,8 @@ class Run:
         manifest.cluster = named.pop() if len(named) == 1 else ""
         for segment in verdicts.fresh:
             manifest.segments[segment.identity] = segment.entry()
-        rejected = set(manifest.run.get("rejected", ()))
+        taken = {entry["path"] for entry in manifest.segments.values()}
+        rejected = _as_refused(manifest) | self.refused
         manifest.run = {
             "finished_us": time.time_ns() // 1000,
             "seconds": round(time.monotonic() - self.began, 3),
@@ -362,7 +402,8 @@ class Run:
             "bad_rows": self.result.bad_rows,
             "quarantined": self.result.quarantined,
             "duplicates": verdicts.duplicates,
-            "rejected": sorted(rejected | {path for path, _ in verdicts.quarantined}),
+            # One that was whole later is none any more.
+            "rejected": {path: why for path, why in rejected.items() if path not in taken},
             "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us()),
             "failed": self.failed,
             "absent": self.absent,

@@ -570,7 +570,22 @@ def _quality(rows: list[Row], manifest: Manifest) -> str:
         f"<p>This run: {run.get('segments', 0):,} segments, {run.get('rows', 0):,} rows, "
         f"{run.get('quarantined', 0)} segments and {run.get('bad_rows', 0)} rows quarantined.</p>"
     )
+    last += _refused(run.get("rejected", ()))
     return last + page.table(heads, lines, raw=(7,), right=(3, 4, 5, 6, 8))
+
+
+def _refused(rejected: Collection[str] | dict[str, tuple[str, str]]) -> str:
+    """Return the segments that are not taken, by name."""
+    if not rejected:
+        return ""
+    whys = rejected if isinstance(rejected, dict) else dict.fromkeys(rejected, ("", ""))
+    names = "; ".join(
+        f"{path} ({reason})" if reason else path
+        for path, (_, reason) in sorted(whys.items())[: page.ROWS_SHOWN]
+    )
+    more = len(whys) - page.ROWS_SHOWN
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f'<p class="more">Segments that could not be taken: {escape(names)}{rest}.</p>'
 
 
 def _milliseconds(value_us: float | None) -> str:

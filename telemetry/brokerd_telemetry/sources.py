@@ -293,16 +293,25 @@ def _chunks(files: dict[str, bytes]) -> Iterator[Any]:
 
 
 def listed(raw_dir: Path, cluster: str | None = None) -> list[str]:
-    """Return the segments in a directory (of one cluster), as paths below it."""
+    """Return the segments in a directory (of one cluster), as paths below it; SourceError if a
+    folder cannot be read: tables of a part would say that there is no more.
+    """
     found = []
     top = raw_dir if cluster is None else raw_dir / verify.cluster_folder(cluster)
-    for folder, _, names in os.walk(top):
+    for folder, _, names in os.walk(top, onerror=_unreadable):
         found += [
             Path(folder, name).relative_to(raw_dir).as_posix()
             for name in names
             if name.endswith(".jsonl.gz")
         ]
     return sorted(found)
+
+
+def _unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise SourceError(
+            f"{error.filename} cannot be read: {error.strerror}; let the job's user read it"
+        ) from error
 
 
 def raw_root(directory: Path) -> Path:

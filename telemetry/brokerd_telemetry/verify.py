@@ -220,7 +220,7 @@ def _text(file: Path) -> bytes:
         if not packed:
             raise BadSegment("torn")
         data = unpacked.decompress(packed, TEXT_BYTES_MAX + 1)
-    except (OSError, zlib.error) as error:
+    except zlib.error as error:
         raise BadSegment("gzip") from error
     if len(data) > TEXT_BYTES_MAX:
         raise BadSegment("too large")

@@ -117,7 +117,8 @@ def _head(lines: list[Line], failed: Mapping[str, str]) -> str:
     return (
         f"<header><h1>{len(lines):,} clusters</h1>"
         f'<p class="verdict {kind}">{escape(text)}</p>'
-        f"<p>{escape(report_head.in_words(total))}</p>{report_head.tiles(tiles)}</header>"
+        f"<p>{escape(report_head.in_words(total, worst < 1.0))}</p>"
+        f"{report_head.tiles(tiles)}</header>"
     )
 
 

@@ -188,6 +188,29 @@ def note_boots(
             boots[name]["lead_us"] = max(boots[name].get("lead_us", 0), lead_us)
 
 
+def note_lost_rows(hours: Iterable[NodeHour], segments: Iterable[Mapping[str, Any]]) -> None:
+    """Count rows whose numbers are between those of segments that are known, and which none has: a
+    member knows of what it dropped, not of what was lost on the way.
+    """
+    boots = {hour.boot for hour in hours}
+    spans: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+    for entry in segments:
+        if entry["boot"] in boots:
+            own = spans.setdefault((entry["boot"], entry["stream"]), [])
+            own.append((entry["seq0"], entry["seq1"], entry["hour"]))
+    lost: dict[tuple[str, int], int] = {}
+    for (boot, _), own in spans.items():
+        own.sort()
+        reached = own[0][0] - 1
+        for low, high, hour in own:
+            if low > reached + 1:
+                key = (boot, hour_start_us(hour))
+                lost[key] = lost.get(key, 0) + low - reached - 1
+            reached = max(reached, high)
+    for line in hours:
+        line.gap_rows = max(line.gap_rows, lost.get((line.boot, line.hour_us), 0))
+
+
 def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], peers: Peers) -> None:
     """Set `missing_us`: holes between node rows, the last interval of a killed boot, and when
     others saw a member of which there is no row; for one without any, add a line.

@@ -75,6 +75,9 @@ def observe(live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
     """Return what the members of these clusters told of each hour."""
     observed, peers = quality.observe(live, hours)
     quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh, batch.leads_us)
+    known = live.manifest.segments.values()
+    fresh = [segment.entry() for segment in batch.verdicts.fresh]
+    quality.note_lost_rows(observed, [*known, *fresh])
     quality.judge(observed, live.manifest.boots, peers)
     return observed
 

@@ -27,6 +27,8 @@ Minutes = Callable[[Collection[str]], list[Row]]
 
 #: The report looks back so far; the tables hold more.
 HOURS_SHOWN = 24
+#: Days after which a disk's growth is a trend, as for DISK-FILLS.
+TREND_DAYS = 3
 #: Why rows of an equation are not judged.
 REASONS_SHOWN = 3
 #: What is read of the tables that have a row for each queue and hour, as columns.
@@ -85,7 +87,8 @@ def render(live: Live, findings: list[Row]) -> bytes:
 
     newest = [hour for hour in live.hours("consumer_use_1h") if hour in hours][-1:]
     queues = report_sums.queues(live.columns("queue_1h", hours, QUEUES))
-    books = report_sums.books(live.columns("audit_1h", hours, AUDIT), page.ROWS_SHOWN)
+    audit = live.columns("audit_1h", hours, AUDIT)
+    books = report_sums.books(audit, page.ROWS_SHOWN)
     letters = report_sums.letters(live.columns("deadletter_1h", hours, LETTERS))
     quality, unroutable, usage = rows("data_quality_1h"), rows("unroutable_1h"), rows("usage_1h")
     sections = [
@@ -116,8 +119,9 @@ def render(live: Live, findings: list[Row]) -> bytes:
     silent = {name: why for key in ("", *clusters) for name, why in absent.get(key, {}).items()}
     unseen = report_head.unseen(quality, silent)
     head = report_head.head(
-        ", ".join(clusters), hours, findings, fates, books.values(), quality, unseen
-    )
+        ", ".join(clusters), hours, findings, fates, books.values(), quality, unseen,
+        report_sums.untold(audit), manifest.as_of_us(clusters),
+    )  # fmt: skip
     return page.document(", ".join(clusters), head, sections, manifest.run_id)
 
 
@@ -169,7 +173,8 @@ def _books(books: dict[str, Book]) -> str:
         "letters": "dead letters handed over = confirmed + lost + pending",
         "exchange": "each message into an exchange has exactly one outcome",
         "copies": "copies made by exchanges = enqueued + refused, but for what is on its way",
-        "rows": "rows that kills swallowed (the totals above do not need them)",
+        "rows": "what single leaders tell of what queues took; a new one does not repeat the last "
+        "one's, and no total needs it",
     }
     lines, details = [], []
     for equation, meaning in names.items():
@@ -243,7 +248,7 @@ def _limits(minutes: Minutes, rows: Callable[[str], list[Row]], hours: list[str]
 
 def _consumers(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("No queue had a consumer.")
+        return page.nothing("No queue had a consumer when an interval ended.")
     newest = max(row["window_start"] for row in rows)
     last = [row for row in rows if row["window_start"] == newest]
     lines = [
@@ -302,7 +307,10 @@ def _capacity(live: Live, hours: list[str]) -> str:
             row["node"], size(row["memory_limit"]), size(row["memory_p95"]),
             size(row["memory_peak"]), size(row["memory_target"]), row["capped_by"] or "",
             page.badge(row["verdict"].replace("_", " "), kinds[row["verdict"]]),
-            "–" if row["disk_days_left"] is None else f"{row['disk_days_left']:.1f} days",
+            # Of some minutes a growth by the day is a guess.
+            "–"
+            if row["disk_days_left"] is None or row["days"] < TREND_DAYS
+            else f"{row['disk_days_left']:.1f} days",
             f"{row['days']}",
         )
         for row in sorted(rows, key=lambda row: row["node"])
@@ -419,8 +427,11 @@ def _confirms(rows: list[Row]) -> str:
         (
             _exchange(row["exchange"]), row["user"], f"{row['window_start']:%m-%d %H:%M}",
             f"{row['n']:,}",
-            *(_milliseconds(row[name]) for name in ("p50_us", "p95_us", "p99_us", "p999_us",
-                                                    "max_us")),
+            # A bucket's middle may lie beyond the largest that was in it.
+            *(
+                _milliseconds(None if row[name] is None else min(row[name], row["max_us"]))
+                for name in ("p50_us", "p95_us", "p99_us", "p999_us", "max_us")
+            ),
             charts.bar((row["p99_us"] or 0) / top, "b3"),
         )
         for row in sorted(rows, key=lambda row: (row["window_start"], -row["n"]), reverse=True)

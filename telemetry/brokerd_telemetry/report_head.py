@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
 from brokerd_telemetry.columns.report_sums import Book
+from brokerd_telemetry.schema import hour_of
 
 Row = dict[str, Any]
 
@@ -80,16 +82,19 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> str:
 
 def head(
     clusters: str, hours: list[str], findings: list[Row], found: Fates, books: Collection[Book],
-    quality: list[Row], unseen: str = "",
+    quality: list[Row], unseen: str = "", untold: int = 0, until_us: int = 0,
 ) -> str:  # fmt: skip
-    """Return the page's header.  unseen: what it could not see, in words."""
+    """Return the page's header.  unseen: what it could not see, in words; untold: of in_words;
+    until_us: when the newest row ends.
+    """
     raised = [item for item in findings if item["status"] == "RAISED"]
     unbalanced = sum(book.unbalanced for book in books)
     judged = sum(book.judged for book in books)
     completeness = complete(quality)
+    least = "≥ " if unseen else ""
     figures = [
-        ("published by clients", f"{found.published:,}", ""),
-        ("delivered", f"{found.delivered:,}", ""),
+        ("published by clients", f"{least}{found.published:,}", ""),
+        ("delivered", f"{least}{found.delivered:,}", ""),
         ("unroutable, dropped", f"{found.unroutable:,}", "warn" if found.unroutable else "good"),
         ("lost", f"{found.lost:,}", "bad" if found.lost else "good"),
         ("findings raised", str(len(raised)), "bad" if raised else "good"),
@@ -100,16 +105,21 @@ def head(
         ),
         ("completeness", f"{completeness:.1%}", "good" if completeness >= 0.95 else "warn"),
     ]
-    span = (
-        f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
-    )
+    span = f"{hours[0].replace('T', ' ')}:00 – {_end(hours[-1], until_us)} UTC" if hours else ""
     verdict = _verdict(raised, unbalanced, found, completeness, bool(unseen))
     not_seen = f'<p class="verdict warn">? {escape(unseen)}</p>' if unseen else ""
     return (
         f"<header><h1>{escape(clusters)}</h1>{not_seen}{verdict}"
-        f"<p>{escape(in_words(found))} {escape(span)}</p>"
+        f"<p>{escape(in_words(found, bool(unseen), untold))} {escape(span)}</p>"
         f"{tiles(figures)}</header>"
     )
+
+
+def _end(hour: str, until_us: int) -> str:
+    """Return when a period ends whose last hour may still go on."""
+    if hour_of(until_us) == hour:
+        return f"{datetime.fromtimestamp(until_us / 1e6, UTC):%Y-%m-%d %H:%M}"
+    return f"{hour.replace('T', ' ')}:59"
 
 
 def complete(quality: Iterable[Row]) -> float:
@@ -161,8 +171,10 @@ def _verdict(
     return f'<p class="verdict {kind}">! {escape(", ".join(parts))}: {link}</p>'
 
 
-def in_words(found: Fates) -> str:
-    """Return the first line."""
+def in_words(found: Fates, is_partial: bool = False, untold: int = 0) -> str:
+    """Return the first line.  is_partial: not all was seen.  untold: so many more than exchanges
+    tell of queues took.
+    """
     rest = [
         f"{count:,} {what}"
         for count, what in (
@@ -174,7 +186,12 @@ def in_words(found: Fates) -> str:
         )
         if count
     ]
-    text = f"Clients published {found.published:,} messages, {found.delivered:,} were delivered"
+    least = "at least " if is_partial else ""
+    more = f" (queues took {untold:,} more than that)" if is_partial and untold else ""
+    text = (
+        f"Clients published {least}{found.published:,} messages{more}, {least}"
+        f"{found.delivered:,} were delivered"
+    )
     if not found.lost:
-        rest.append("none was lost")
+        rest.append("none is known to be lost" if is_partial else "none was lost")
     return f"{text}, {', '.join(rest)}."

@@ -165,8 +165,8 @@ def _default_limit(row: Row, _: Facts) -> Iterable[Hit]:
     if count:
         yield Hit(
             "queue", row["vhost"], row["queue"], count, 0,
-            f"{count:,} messages were dropped for the default delivery limit: consumers went away "
-            "with them time and again, and there is no dead letter exchange",
+            f"{count:,} messages were dropped for the default delivery limit: consumers gave them "
+            "back or went away with them time and again, and there is no dead letter exchange",
         )  # fmt: skip
 
 

@@ -127,3 +127,26 @@ def test_rows_name_when_each_peer_was_up() -> None:
         line["peer"]: (line["from_us"], line["until_us"]) for line in told.peers(rows).to_pylist()
     }
     assert found == {"b": (10, 30), "c": (10, 20), "d": (None, None)}
+
+
+def test_rows_that_no_segment_has_are_lost_though_no_member_says_so() -> None:
+    """Numbers tell: 10 to 89 are nowhere; what an earlier segment lacks before its first may have
+    been forgotten, and events have numbers of their own.
+    """
+
+    def segment(seq0: int, seq1: int, **more: object) -> dict[str, object]:
+        fields = {"boot": "b", "stream": "sample", "hour": "1970-01-01T00"}
+        return {**fields, "seq0": seq0, "seq1": seq1, **more}
+
+    told_of, dropped = hour(), hour("m", "c", gap_rows=5)
+    others = [segment(7, 8, stream="event"), segment(0, 50, boot="d")]
+    segments = [
+        segment(100, 110),
+        segment(5, 9),
+        *others,
+        segment(90, 109),
+        segment(0, 1, boot="c"),
+    ]
+    quality.note_lost_rows([told_of, dropped], segments)
+    assert (told_of.gap_rows, dropped.gap_rows) == (80, 5)
+    assert judged(told_of)[0].why == "n 80 rows lost"

@@ -48,3 +48,27 @@ def test_where_nothing_is_lost_it_says_so() -> None:
     assert report_head.in_words(found).endswith("3 were delivered, none was lost.")
     page = report_head.head("c", ["2026-11-20T14"], [], found, [], [])
     assert "2026-11-20 14:00 – 2026-11-20 14:59 UTC" in page
+
+
+def test_totals_of_what_was_not_seen_whole_are_the_least() -> None:
+    found = report_head.fates([usage("web", **{"in": 3498}, out=3)], [], [], gone=7)
+    assert report_head.in_words(found, is_partial=True, untold=300) == (
+        "Clients published at least 3,498 messages (queues took 300 more than that), at least 3 "
+        "were delivered, 7 went with queues that were deleted or expired, none is known to be lost."
+    )
+    whole = {"cluster": "c", "window_start": 1, "completeness": 1.0, "why": ""}
+    silent = whole | {"node": "n2", "completeness": 0.0, "why": "n2 silent 21:04-21:09"}
+    quality = [whole | {"node": "n0"}, whole | {"node": "n1"}, silent]
+    unseen = report_head.unseen(quality, {"n2": "no answer"})
+    assert unseen == "Not all was seen: n2 did not answer (no answer); n2 silent 21:04-21:09."
+    page = report_head.head("c", ["2026-11-20T14"], [], found, [], quality, unseen)
+    assert page.index(unseen) < page.index("Nothing is wrong in the 66.7% that was told.")
+    assert "<b>≥ 3,498</b>" in page
+    assert "All is well." not in page
+
+
+def test_a_period_ends_when_the_newest_row_does() -> None:
+    found = report_head.fates([], [], [])
+    until_us = 1_795_183_200_000_000 + 9 * 60_000_000
+    page = report_head.head("c", ["2026-11-20T14"], [], found, [], [], until_us=until_us)
+    assert "2026-11-20 14:00 – 2026-11-20 14:09 UTC" in page

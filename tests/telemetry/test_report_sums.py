@@ -48,6 +48,13 @@ def test_books(audit: list[dict[str, Any]], shown: int) -> None:
         assert set(book.why_not) == {row["not_judged"] for row in rows} - {None}
 
 
+@given(st.lists(AUDIT, max_size=12))
+def test_untold(audit: list[dict[str, Any]]) -> None:
+    found = report_sums.untold(pyarrow.Table.from_pylist(audit, report.AUDIT))
+    rows = [row for row in audit if row["equation"] == "copies" and not row["judged"]]
+    assert found == sum(max(0, row["counted"] - row["expected"]) for row in rows)
+
+
 QUEUES = st.lists(
     st.fixed_dictionaries(
         {

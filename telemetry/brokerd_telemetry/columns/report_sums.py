@@ -56,6 +56,17 @@ def books(audit: pyarrow.Table, shown: int = 0) -> dict[str, Book]:
     return found
 
 
+def untold(audit: pyarrow.Table) -> int:
+    """Return how much more queues took than exchanges tell of, in the hours that are not judged."""
+    rows = audit.filter(
+        pc.and_(
+            pc.equal(audit["equation"], "copies"), pc.invert(pc.fill_null(audit["judged"], False))
+        )
+    )
+    more = pc.subtract(rows["counted"], rows["expected"])
+    return _sum(pc.max_element_wise(more, 0))
+
+
 def queues(hours: pyarrow.Table) -> pyarrow.Table:
     """Return a row for each queue of queue_1h, those with most messages first: sums, and how many
     messages it had last.

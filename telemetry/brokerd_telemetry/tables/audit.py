@@ -27,7 +27,7 @@ _OUTCOMES = ("routed", "ae_routed", "returned", "dropped", "ae_missing", "ae_cyc
 #: A queue whose last row is older than this at the end of the hour may have been deleted.
 SILENCE_US = 610_000_000
 #: Why the equation `rows` is none that must hold.
-_NEVER = "it only tells what kills swallowed"
+_NEVER = "it tells what changes of leader leave out"
 
 
 def build(inputs: Inputs) -> DataFrame:

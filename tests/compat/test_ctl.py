@@ -49,7 +49,7 @@ change_password ann new
 clear_password dora
 delete_user nobody
 delete_user dora -q
-set_user_tags ann monitoring policymaker
+set_user_tags ann policymaker monitoring
 list_users --nope
 list_users nope
 add_vhost v1

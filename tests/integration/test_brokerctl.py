@@ -126,7 +126,7 @@ def test_a_user_is_made_changed_and_deleted(ctl: Ctl) -> None:
     assert wrong.returncode == 65
     # Tags survive a change of the password.
     users = {row["user"]: row["tags"] for row in ctl.rows("list_users")}
-    assert users == {"ann": ["management", "monitoring"], "guest": ["administrator"]}
+    assert users == {"ann": ["monitoring", "management"], "guest": ["administrator"]}
     ctl("set_permissions", "ann", "^x", "", ".*")
     assert {"user": "ann", "configure": "^x", "write": "", "read": ".*"} in ctl.rows(
         "list_permissions"

@@ -17,6 +17,7 @@ mkdir -p "$lib" "$root"/{DEBIAN,etc/brokerd,usr/bin,lib/systemd/system}
 mkdir -p "$root"/usr/share/{doc/brokerd,man/man1,bash-completion/completions}
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes \
   --target "$lib" -r requirements/broker.txt
+rm -r "$lib/bin"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index \
   --target "$lib" "${wheels[-1]}"
 # The other parts need Kubernetes or Spark; the distribution names their commands.

@@ -420,6 +420,9 @@ REFUSED = (
         {"podTemplate": {"env": [{"name": "BROKERD_NODE_NAME", "value": "x"}]}},
         "env cannot set BROKERD_ variables",
     ),
+    Case("control-character-in-a-name", "Queue", {"name": "a\nb"}, "spec.name"),
+    Case("control-character-in-a-vhost", "Exchange", {"vhost": "a\x7f"}, "spec.vhost"),
+    Case("control-character-in-a-users-name", "User", {"name": "\x1b[31mroot"}, "spec.name"),
     Case(
         "variable-with-two-values",
         "BrokerCluster",

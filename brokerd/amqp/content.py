@@ -221,7 +221,7 @@ class ContentAssembly:
             )
         if body_size > spec.MESSAGE_SIZE_CEILING:
             raise FrameError(
-                f"message size {body_size} is larger than the hard limit "
+                f"content body size {body_size} exceeds maximum allowed size "
                 f"{spec.MESSAGE_SIZE_CEILING}",
                 class_id=60,
                 method_id=self.method_id,
@@ -251,7 +251,7 @@ class ContentAssembly:
         if size > self.missing:
             # R-FRM-7, SEC-41.
             raise FrameError(
-                f"message body is {size - self.missing} bytes larger than announced",
+                "content body frame exceeds remaining content size",
                 class_id=60,
                 method_id=self.method_id,
             )

@@ -219,7 +219,7 @@ def test_a_header_that_announces_more_than_512_mib(server: Server, vhost: str) -
         raw.send(1, frame(2, 1, head), SENTINEL)
         text = "UNEXPECTED_FRAME - expected content body, got non content body frame instead"
         waits = Closed("connection", 505, text, (60, 40))
-        text = "FRAME_ERROR - message size 536870913 is larger than the hard limit 536870912"
+        text = "FRAME_ERROR - content body size 536870913 exceeds maximum allowed size 536870912"
         refuses = Closed("connection", 501, text, (60, 40))
         wanted = expect(server, rabbitmq=waits, brokerd=refuses, difference="D-12")
         assert closed_by(raw) == wanted

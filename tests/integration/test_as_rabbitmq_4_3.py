@@ -775,3 +775,36 @@ def test_policies_without_effect_are_taken(member: Member, definition: dict[str,
     assert asked(member, "PUT", "policies/%2F/idle", policy)[0] == 201
     assert asked(member, "GET", "policies/%2F/idle")[1]["definition"] == definition
     assert asked(member, "DELETE", "policies/%2F/idle")[0] == 204
+
+
+@pytest.mark.parametrize(
+    ("there", "again", "text"),
+    [
+        ("quorum", {}, "received 'classic' but current is 'quorum'"),
+        ("quorum", {"x-queue-type": "classic"}, "received 'classic' but current is 'quorum'"),
+        ("classic", {"x-queue-type": "quorum"}, "received 'quorum' but current is 'classic'"),
+    ],
+)
+def test_another_type_of_a_queue_is_told(
+    channel: Any, there: str, again: dict[str, Any], text: str
+) -> None:
+    """R-ERR-6."""
+    name = declared(channel, "other", x_queue_type=there)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.queue_declare(name, durable=True, arguments=again)
+    assert refused.value.reply_text == (
+        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '{name}' in vhost '/': "
+        + text
+    )
+
+
+def test_too_many_wildcards_of_a_binding_are_counted(channel: Any) -> None:
+    """R-BND-8."""
+    name = declared(channel, "bound")
+    channel.queue_bind(name, "amq.topic", "#.a.#")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+        channel.queue_bind(name, "amq.topic", "#.a.#.b.#")
+    assert refused.value.reply_text == (
+        "PRECONDITION_FAILED - Topic binding key '#.a.#.b.#' uses 3 '#' wildcards, "
+        "at most 2 are allowed"
+    )

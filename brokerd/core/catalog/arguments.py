@@ -379,17 +379,27 @@ def with_type(arguments: Json, queue_type: str) -> Json:
 
 
 def unequal_queue_arguments(
-    resource: str, received: Json, current: Json, received_type: str, current_type: str
+    resource: str,
+    received: Json,
+    current: Json,
+    received_type: str,
+    current_type: str,
+    *,
+    says_types: bool = False,
 ) -> Refused | None:
     """Compare the type and all arguments that the queue's own type knows (R-Q-4).
 
+    says_types: types are told as if each queue had the argument.
     RabbitMQ 3.10.8 asks the type of the queue that is there, not all types: an argument that only
     another type knows is not compared.
     """
     for argument in KNOWN[current_type]:
         if argument == "x-queue-type":
             # R-ERR-6: told as an argument, which a classic queue without it has none of.
-            sides = _typed(received_type, received), _typed(current_type, current)
+            if says_types:
+                sides = {argument: received_type}, {argument: current_type}
+            else:
+                sides = _typed(received_type, received), _typed(current_type, current)
             is_same = received_type == current_type
             refused = None if is_same else unequal_argument(resource, argument, *sides)
         else:

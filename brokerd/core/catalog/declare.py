@@ -232,7 +232,7 @@ def declare_queue(
     present = view.usable_queue(vhost, name)
     if present is not None:
         return (
-            equivalence.check_queue(present, spec, owner)
+            equivalence.check_queue(present, spec, owner, says_types=profile.management_as_4_3)
             or _unequal_alternate(profile, present, values)
             or Exists(present)
         )

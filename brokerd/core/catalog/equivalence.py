@@ -32,8 +32,13 @@ def check_exchange(exchange: Exchange, spec: Json) -> Refused | None:
     )
 
 
-def check_queue(queue: Queue, spec: Json, owner: ConnectionId | None) -> Refused | None:
-    """Return the refusal of a redeclaration (R-Q-4, R-ERR-4 to -6); owner: of an exclusive one."""
+def check_queue(
+    queue: Queue, spec: Json, owner: ConnectionId | None, *, says_types: bool = False
+) -> Refused | None:
+    """Return the refusal of a redeclaration (R-Q-4, R-ERR-4 to -6); owner: of an exclusive one.
+
+    says_types: another type is told as RabbitMQ 4.3 does, for which each queue has the argument.
+    """
     resource = names.resource("queue", queue.vhost, queue.name)
     if queue.exclusive_owner != owner:
         return exclusive_refusal(queue.vhost, queue.name)
@@ -41,7 +46,12 @@ def check_queue(queue: Queue, spec: Json, owner: ConnectionId | None) -> Refused
         arguments.unequal_field(resource, "durable", spec["durable"], queue.durable)
         or arguments.unequal_field(resource, "auto_delete", spec["auto_delete"], queue.auto_delete)
         or arguments.unequal_queue_arguments(
-            resource, spec["arguments"], queue.arguments, spec["type"], queue.type
+            resource,
+            spec["arguments"],
+            queue.arguments,
+            spec["type"],
+            queue.type,
+            says_types=says_types,
         )
     )
 

@@ -40,7 +40,7 @@ def check_binding(
         count = words_of(routing_key).count("#")
         if count > hash_words_max:
             return precondition_failed(
-                f"invalid binding key '{routing_key}': {count} '#' words, "
+                f"Topic binding key '{routing_key}' uses {count} '#' wildcards, "
                 f"at most {hash_words_max} are allowed"
             )
     return None

@@ -133,7 +133,7 @@ CONNECTION_ERRORS = [
     pytest.param(
         PUBLISH + header_frame(1, 3) + body_frame(1, b"four"),
         501,
-        "message body is 1 bytes larger than announced",
+        "content body frame exceeds remaining content size",
         (60, 40),
         id="R-FRM-7 SEC-41",
     ),
@@ -147,12 +147,16 @@ CONNECTION_ERRORS = [
     pytest.param(
         PUBLISH + header_frame(1, 512 * 1024 * 1024 + 1),
         501,
-        "message size 536870913 is larger than the hard limit",
+        "content body size 536870913 exceeds maximum allowed size",
         (60, 40),
         id="R-FRM-7 SEC-40 SEC-58",
     ),
     pytest.param(
-        PUBLISH + header_frame(1, 2**64 - 1), 501, "message size", (60, 40), id="SEC-40 2**64-1"
+        PUBLISH + header_frame(1, 2**64 - 1),
+        501,
+        "content body size",
+        (60, 40),
+        id="SEC-40 2**64-1",
     ),
     pytest.param(methods.ChannelOpen().encode(1), 504, "second 'channel.open' seen", (20, 10)),
     pytest.param(

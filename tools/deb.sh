@@ -21,7 +21,7 @@ rm -r "$lib/bin"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-index \
   --target "$lib" "${wheels[-1]}"
 # The other parts need Kubernetes or Spark; the distribution names their commands.
-rm -rf "$lib"/{bin,brokerd_operator,brokerd_telemetry} "$lib"/brokerd-*.dist-info/{entry_points.txt,RECORD}
+rm -rf "$lib"/{bin,brokerd_operator,brokerd_telemetry} "$lib"/brokerd-*.dist-info/{entry_points.txt,RECORD,direct_url.json}
 
 launcher() {  # NAME MODULE
   printf '#!/usr/bin/python3.11 -I\nimport sys\n\nsys.path.insert(0, "/usr/lib/brokerd")\nfrom %s import main  # noqa: E402\n\nmain()\n' \
@@ -35,6 +35,10 @@ ctl completion bash >"$root/usr/share/bash-completion/completions/brokerctl"
 ctl man "$root/usr/share/man/man1" >/dev/null
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 
+# Debugging symbols are a fifth of it.
+if command -v strip >/dev/null; then
+  find "$lib" -type f -name '*.so' -exec strip --strip-unneeded {} +
+fi
 # Bytecode that is never looked at again: root's commands leave no file behind that dpkg does not know.
 "$python" -m compileall -q -s "$root" --invalidation-mode unchecked-hash "$lib"
 install -m 0644 packaging/brokerd.service "$root/lib/systemd/system/"

@@ -143,6 +143,7 @@ class Node:
         self.peers: list[str] | None = []
         #: By how much its clock is ahead, as it knows from the others.
         self.skew_ms = 0
+        self.tells_skew = True
 
     def boot_event(self, at_us: int, state: str) -> None:
         """Say that the boot begins or ends."""
@@ -210,7 +211,7 @@ class Node:
         if not self.skew_ms:
             return row
         times = {name: row[name] + self.skew_ms * 1000 for name in ("t0", "t1")}
-        return row | times | {"skew_ms": self.skew_ms}
+        return row | times | ({"skew_ms": self.skew_ms} if self.tells_skew else {})
 
 
 def _look(catalog: CatalogDriver) -> Look:

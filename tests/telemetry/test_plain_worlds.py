@@ -1,0 +1,71 @@
+"""Many worlds without Spark (plain_books.py): what was not seen accuses nobody, and what is wrong
+is found.  `WORLDS=2000` of them by hand; test_worlds.py has some through Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry import fleet, plain_books, worlds
+
+SEEDS = range(int(os.environ.get("WORLDS", "26")) // len(worlds.KINDS))
+#: When the segments are read.
+NOW_US = fleet.BEGIN_US + worlds.STEPS * worlds.STEP_US
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds end with their tests: nothing waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def played(
+    tmp_path: Path, seed: int, trouble: str, bug: str
+) -> tuple[worlds.World, plain_books.Books]:
+    world = worlds.World(tmp_path, seed, trouble, bug)
+    world.play()
+    return world, plain_books.audit(tmp_path, NOW_US)
+
+
+@pytest.mark.parametrize(("trouble", "bug"), worlds.KINDS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_world_is_accused_if_and_only_if_a_counter_is_wrong(
+    tmp_path: Path, seed: int, trouble: str, bug: str
+) -> None:
+    _, books = played(tmp_path, seed, trouble, bug)
+    assert books.accuses == bool(bug), books.residuals
+    if not trouble:
+        assert None not in books.residuals.values()
+    if trouble in ("not-asked", "silent", "lost-segment", "half-copied", "kill", "ahead-untold"):
+        assert any(books.unseen.values())
+    else:
+        assert not any(books.unseen.values())
+
+
+@pytest.mark.parametrize("trouble", ["ahead", "behind", "ahead-untold"])
+def test_no_row_of_a_member_with_a_wrong_clock_is_lost(tmp_path: Path, trouble: str) -> None:
+    _, books = played(tmp_path, 1, trouble, "")
+    assert books.bad_rows == 0
+    hours = {fleet.BEGIN_US + hour * fleet.HOUR_US for hour in range(2)}
+    told = {(node.node, node.hour_us) for node in books.nodes if node.boot}
+    assert told == {(name, hour_us) for name in worlds.MEMBERS for hour_us in hours}
+    expected_s = worlds.SKEWS_MS[trouble] / 1000
+    assert {node.skew_s for node in books.nodes} == {0.0, expected_s}
+
+
+def test_what_went_with_queues_has_a_fate(tmp_path: Path) -> None:
+    """Also of queues that lived for less than an interval; one that is gone is not carried on."""
+    world, books = played(tmp_path, 1, "gone", "")
+    gone: dict[str, int] = {}
+    for row in books.queues:
+        went = (row["deleted"] or 0) + (row["expired_queue"] or 0)
+        gone[row["queue"]] = gone.get(row["queue"], 0) + went
+    assert {name: n for name, n in gone.items() if n} == {
+        name: n for name, n in world.gone.items() if n
+    }
+    brief = [row for row in books.queues if row["queue"].startswith("brief")]
+    assert [row["d_enq"] for row in brief] == [12] * worlds.STEPS
+    assert all(row["is_gone_last"] and not row["ready_last"] for row in brief)

@@ -79,6 +79,17 @@ def test_a_misspelt_broker_is_wrong_with_the_one_that_was_meant(
     assert "+ queue" not in told
 
 
+def test_a_cluster_that_does_not_run_has_the_first_vhost_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "queue.yaml").write_text(QUEUE)
+    told = _plan(tmp_path, capsys)
+    assert "+ queue q in / on default/orders (Queue q)" in told
+    assert "waits" not in told
+    (tmp_path / "queue.yaml").write_text(QUEUE.replace("type: quorum", "type: quorum, vhost: v"))
+    assert "waits: vhost v does not exist" in _plan(tmp_path, capsys)
+
+
 def test_a_wrong_file_makes_nothing_seem_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,10 @@ def test_uid_is_kept_between_runs(tmp_path: Path) -> None:
         ("a: [", "a.yaml:1: is not YAML"),
         ("x: &a 1\ny: *a\n", "a.yaml:2: aliases are not allowed: write the value out"),
         ("spec:\n  a: 1\n  b: 2\n  a: 3\n", "a.yaml:4: the field a is there twice"),
+        (
+            "apiVersion: v1\nkind: Secret\napiVersion: v1\n",
+            "a.yaml:3: the field apiVersion is there twice: is --- missing above it?",
+        ),
         ("kind: Queue\n", "apiVersion"),
         ("- 1\n", "must be a mapping"),
         ("!!python/object:os.system {}\n", "is not YAML"),

@@ -48,6 +48,8 @@ from brokerd_operator.specs.user import UserSpec
 _MISSPELT = 0.9
 #: Name of a target that was given without one.
 ONLY_CLUSTER = ""
+#: A new cluster has it.
+_FIRST_VHOST = Identity("vhost", "", "/")
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class Wanted:
     known: dict[Key, dict[str, Any]] = field(default_factory=dict)
     #: Where each resource stands.
     documents: dict[Key, Document] = field(default_factory=dict)
+    #: Clusters that were asked what they hold.
+    running: frozenset[str] = frozenset()
     #: What a brokerRef may name, by namespace/name.
     clusters: list[str] = field(default_factory=list)
 
@@ -88,6 +92,7 @@ async def run(directory: Path, data_dir: Path, targets: Mapping[str, Target]) ->
     topologies: dict[str, Topology] = {}
     for broker, target in _named(targets, wanted).items():
         topologies[broker] = await _topology(target)
+    wanted.running = frozenset(topologies)
     wanted.clusters = _clusters(wanted, topologies)
     if not topologies:
         report.lines.append("no cluster runs: everything would be made")
@@ -287,7 +292,12 @@ def _plan_one(key: Key, wanted: Wanted, topologies: dict[str, Topology], report:
     if isinstance(found, Conflict):
         _wrong(key, found, wanted, report, "!")
         return
-    missing = dependencies.check(spec.dependencies(meta), topology.has)
+
+    def has(identity: Identity) -> bool:
+        is_founded_with_it = identity == _FIRST_VHOST and broker.key not in wanted.running
+        return is_founded_with_it or topology.has(identity)
+
+    missing = dependencies.check(spec.dependencies(meta), has)
     for action in found.actions:
         report.has_changes = True
         report.lines.append(f"{_describe(action)} on {broker.key} ({name})")

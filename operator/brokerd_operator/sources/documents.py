@@ -57,7 +57,8 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 name = (key.tag, key.value)
                 if name in seen:
-                    raise _NotAllowed(f"the field {key.value} is there twice", key.start_mark)
+                    hint = ": is --- missing above it?" if key.value == "apiVersion" else ""
+                    raise _NotAllowed(f"the field {key.value} is there twice{hint}", key.start_mark)
                 seen.add(name)
         return super().construct_mapping(node, deep)
 

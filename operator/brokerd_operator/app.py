@@ -40,6 +40,8 @@ LOOP_LAG_MAX_S = 30.0
 HEARTBEAT_S = 1.0
 #: A renewal that hangs keeps its thread until its own time-out, while others are tried.
 LEASE_THREADS = 4
+#: Exit status of an operator that lost its Lease. The process goes on as a standby.
+LEASE_LOST = 75
 
 
 class Operator:
@@ -111,14 +113,10 @@ class Operator:
         found = (Key("BrokerCluster", namespace, name) for name in names)
         return [key for key in found if self.engine.cache.get(key) is not None]
 
-    async def run(self) -> int:
-        """Run until a signal or the loss of the Lease; the exit status."""
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+    async def run(self, stop: asyncio.Event) -> int:
+        """Run until told to stop, or LEASE_LOST; the exit status."""
         runner = await self._serve_http()
-        heartbeat = loop.create_task(self._heartbeat())
+        heartbeat = asyncio.get_running_loop().create_task(self._heartbeat())
         try:
             status = await self._lead(stop)
             if self.lease.is_held and not status:
@@ -202,8 +200,8 @@ def _judge(done: set[asyncio.Task[Any]]) -> int:
     for task in done:
         error = task.exception()
         if isinstance(error, LeaseLost):
-            log.error("%s: ending", error)
-            return 1
+            log.error("%s: the work ends, and this process waits for the Lease again", error)
+            return LEASE_LOST
         if error is not None:
             log.error("a task of the operator failed", exc_info=error)
             return 1
@@ -244,4 +242,12 @@ def run(settings: Settings) -> int:
 
 
 async def _run(settings: Settings) -> int:
-    return await Operator(settings).run()
+    """Run operators one after another: what the one before knew may be old, so nothing is kept."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    while not stop.is_set():
+        status = await Operator(settings).run(stop)
+        if status != LEASE_LOST:
+            return status
+    return 0

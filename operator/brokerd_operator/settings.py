@@ -44,7 +44,7 @@ class Settings(BaseModel):
     identity: str = ""
     lease_name: str = "brokerd-operator"
     #: design/operator.md §13.2: 15/10/2 s.
-    lease_seconds: int = Field(default=15, ge=3, le=300)
+    lease_seconds: int = Field(default=30, ge=3, le=300)
     #: The RoleBinding that gives the operator its rights in each watched namespace but its own; it
     #: is kept while resources there wait for the operator. Empty: nothing is kept.
     role_binding: str = Field(default="", max_length=253)

@@ -228,6 +228,25 @@ async def test_what_expired_stays_away_when_the_operator_starts_again(bench: Ben
     await bench.until_reason("Queue", "q", "Applied")
 
 
+async def test_a_status_that_somebody_edited_is_written_again_and_its_own_is_no_news(
+    bench: Bench,
+) -> None:
+    bench.add("Queue", "q")
+    await bench.until_reason("Queue", "q", "Applied")
+    key = Key("Queue", "default", "q")
+    body = bench.store.get(key)
+    assert body is not None
+    passes = bench.engine.metrics.passed
+    made: list[str] = []
+    bench.engine.metrics.passed = lambda kind, seconds: (made.append(kind), passes(kind, seconds))  # type: ignore[assignment, func-returns-value]
+    bench.engine.put({**body})
+    bench.engine.put({**body, "status": {}})
+    await bench.until("a pass", lambda: made == ["Queue"])
+    assert bench.broker.named("queue") == ["q"]
+    bench.add("Queue", "other")
+    await bench.until_reason("Queue", "other", "Applied")
+
+
 async def start_again(bench: Bench, *meanwhile: Callable[[], None]) -> None:
     """Nobody watches while these are done; then all resources come as at a start."""
     key = Key("BrokerConnection", "default", "prod")

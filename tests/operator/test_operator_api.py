@@ -6,6 +6,8 @@ shown by the tests of the embedded mode and end to end.
 
 from __future__ import annotations
 
+import datetime
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.operator.broker_thread import BrokerThread
 from tests.operator.operator_process import (
     Namespace,
     OperatorProcess,
+    full,
     of_connection,
     running,
     wait_for,
@@ -240,6 +243,51 @@ def test_of_two_operators_one_works_and_the_other_takes_over(
         connected.wait_reason("queue", "q", "Applied")
     finally:
         assert second.stop() == 0
+
+
+def test_an_operator_whose_lease_was_taken_waits_for_it_in_the_same_process(
+    connected: Namespace, operator: OperatorProcess
+) -> None:
+    """As after a time without processor time: no restart, and nothing written by two."""
+    assert operator.process is not None
+    pid = operator.process.pid
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    taken = {"spec": {"holderIdentity": "somebody", "renewTime": now}}
+    lease = ("-n", connected.name, "patch", "lease", "brokerd-operator", "--type=merge")
+    connected.cluster.kubectl(*lease, "-p", json.dumps(taken))
+    wait_for("it says so", lambda: "waits for the Lease again" in operator.log.read_text())
+    connected.apply(of_connection("Queue", "q"))
+    # Nobody renews it: it expires 10 s after it was seen.
+    wait_for("leads again", lambda: operator.log.read_text().count("lease acquired") == 2)
+    connected.wait_reason("queue", "q", "Applied")
+    assert operator.process.poll() is None
+    assert operator.process.pid == pid
+    wait_for("ready", operator.is_ready)
+    assert operator.stop() == 0
+
+
+def test_a_status_that_somebody_edited_or_took_away_is_written_again(
+    connected: Namespace, operator: OperatorProcess
+) -> None:
+    connected.apply(of_connection("Queue", "q"))
+    connected.wait_reason("queue", "q", "Applied")
+    patch = ("-n", connected.name, "patch", full("queue"), "q", "--subresource=status")
+    lie = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "Lie",
+        "message": "",
+        "observedGeneration": 1,
+    }
+    told = {"status": {"conditions": [{**lie, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+    connected.cluster.kubectl(*patch, "--type=merge", "-p", json.dumps(told))
+    connected.wait_reason("queue", "q", "Applied")
+    connected.cluster.kubectl(*patch, "--type=merge", "-p", json.dumps({"status": None}))
+    connected.wait_reason("queue", "q", "Applied")
+    writes = operator.metric("brokerd_operator_status_writes")
+    connected.apply(of_connection("Queue", "other"))
+    connected.wait_reason("queue", "other", "Applied")
+    assert operator.metric("brokerd_operator_status_writes") <= writes + 2, "its own are no news"
 
 
 def test_kubectl_wait_and_the_printed_columns(connected: Namespace, api: Kubernetes) -> None:

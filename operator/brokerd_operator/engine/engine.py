@@ -121,8 +121,10 @@ class Engine:
         """A resource is there or has changed."""
         key = keys.key_of(body)
         before = self.cache.get(key)
+        status_before = None if before is None else before.body.get("status") or {}
         needs_pass, woken = self.cache.put(body)
         if not needs_pass:
+            self._see_to_status(key, status_before)
             return
         entry = self.cache.get(key)
         if entry is not None:
@@ -136,6 +138,17 @@ class Engine:
         self.queue.succeed(key)
         self.queue.add(key)
         self.wake(woken)
+
+    def _see_to_status(self, key: Key, before: Mapping[str, Any] | None) -> None:
+        """A status that somebody else edited or took away is written again.
+
+        What a pass writes itself comes here while it is at work, or is known by its version.
+        """
+        entry = self.cache.get(key)
+        if before is None or entry is None or self.queue.is_working(key):
+            return
+        if not conditions.is_same_status(before, entry.body.get("status") or {}):
+            self.queue.add(key)
 
     def remove(self, key: Key, version: Version | None = None) -> None:
         """A resource is gone: of this version, or whatever is there."""

@@ -106,6 +106,10 @@ class WorkQueue(Generic[K]):
             except TimeoutError:
                 continue
 
+    def is_working(self, key: K) -> bool:
+        """Whether a worker has the key."""
+        return key in self._working
+
     def catch_up(self, key: K) -> None:
         """The worker looks at everything anew from here on: what was told until now is no reason
         for another look."""

@@ -1,6 +1,6 @@
-"""Leader election by a Lease (design/operator.md §13.2: 15/10/2 s); kopf's peering is not used.
+"""Leader election by a Lease (design/operator.md §13.2: 30/20/2 s); kopf's peering is not used.
 
-One holder at a time; whoever cannot renew in time ends, so that two never write.
+One holder at a time; an operator that cannot renew in time stops its work, so that two never write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY_FAILED_S = 0.5
 
 
 class LeaseLost(Exception):
-    """Somebody else may be working now: this process must end."""
+    """Another operator may be working now: the work of this one must end."""
 
 
 class Lease:

@@ -228,3 +228,22 @@ def test_a_machine_without_room_for_nodes_is_told_all_that_it_lacks(tmp_path: Pa
 def test_a_machine_with_room_for_nodes_is_told_nothing(tmp_path: Path) -> None:
     fine = check_machine(tmp_path / "fine", df=DF.format(999999), find="")
     assert (fine.returncode, fine.stderr) == (0, "")
+
+
+def test_the_environment_of_the_cluster_has_the_plugin_and_no_other_python() -> None:
+    """`make cluster-env`: `kubectl brokerd` works in that shell without a link made by hand."""
+    script = f'eval "$("{CLUSTER}/node.sh" env)"; command -v kubectl-brokerd; command -v python3'
+    path = "/usr/local/bin:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={"PATH": path, "HOME": os.environ["HOME"]},
+        text=True,
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    plugin, python = map(Path, done.stdout.splitlines())
+    assert plugin.resolve() == (CLUSTER.parents[1] / ".venv/bin/kubectl-brokerd").resolve()
+    assert python.parent != plugin.parent
+    assert python.parent != plugin.resolve().parent
+    assert not {"python", "python3"} & {item.name for item in plugin.parent.iterdir()}

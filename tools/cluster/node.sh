@@ -216,6 +216,12 @@ down() {
 }
 
 tools_env() {
+  local plugin=$CLUSTER_REPO/.venv/bin/kubectl-brokerd plugins=$CLUSTER_REPO/build/kubectl-plugins
+  if [ -x "$plugin" ]; then   # by itself: the environment's python is not to become everybody's
+    mkdir -p "$plugins"
+    ln -sf "$plugin" "$plugins/"
+    printf 'export PATH=%q:"$PATH"\n' "$plugins"
+  fi
   printf 'export PATH=%q:"$PATH"\n' "$CLUSTER_BIN"
   [ ! -s "$KUBECONFIG_FILE" ] || printf 'export KUBECONFIG=%q\n' "$KUBECONFIG_FILE"
 }

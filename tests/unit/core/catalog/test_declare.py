@@ -12,6 +12,8 @@ from brokerd.core.catalog.refusals import Refused
 from brokerd.core.profiles import profile
 from tests.unit.core.catalog_driver import OTHER, OWN, VHOST, CatalogDriver, is_refused
 
+QUORUM = {"x-queue-type": "quorum"}
+
 LOCKED = (
     "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally "
     "declared on another connection or the exclusive property value does not match that of the "
@@ -218,7 +220,7 @@ def test_delete_of_exchanges(catalog: CatalogDriver) -> None:
         (
             {},
             {"arguments": {"x-queue-type": "quorum"}},
-            "'x-queue-type' {}: received the value 'quorum' of type 'longstr' but current is none",
+            "'x-queue-type' {}: received 'quorum' but current is 'classic'",
         ),
         (
             {"arguments": {"x-single-active-consumer": True}},
@@ -234,6 +236,24 @@ def test_queue_redeclared_differently(
     catalog.queue("q", **first)
     text = "inequivalent arg " + text.format("for queue 'q' in vhost '/'")
     is_refused(catalog.queue("q", **again), 406, text)
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "text"),
+    [
+        ({}, QUORUM, "received the value 'quorum' of type 'longstr' but current is none"),
+        (QUORUM, {}, "received none but current is the value 'quorum' of type 'longstr'"),
+        (QUORUM, {"x-queue-type": "classic"}, "received 'classic' but current is 'quorum'"),
+    ],
+)
+def test_a_queue_of_another_type_in_the_words_of_3_10(
+    first: dict[str, Any], again: dict[str, Any], text: str
+) -> None:
+    """R-ERR-6: the argument is none of a classic queue that was declared without it."""
+    catalog = CatalogDriver(profile("rabbitmq-3.10"))
+    catalog.queue("q", arguments=first)
+    text = f"inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': {text}"
+    is_refused(catalog.queue("q", arguments=again), 406, text)
 
 
 def test_arguments_that_no_type_knows_are_neither_compared_nor_refused(
@@ -530,3 +550,42 @@ def test_publish_is_refused_in_rabbitmqs_order(catalog: CatalogDriver) -> None:
     is_refused(check("inner"), 403, text)
     assert check("") is None
     assert check("amq.fanout") is None
+
+
+def test_arguments_without_effect_are_said_once_by_default() -> None:
+    """R-Q-1, R-Q-5: an empty type is none."""
+    catalog = CatalogDriver()
+    table = {"x-queue-type": "", "x-max-age": "1h", "x-queue-master-locator": "random"}
+    created = catalog.queue("q", durable=True, arguments=table)
+    assert created.spec["arguments"] == {
+        "x-max-age": "1h",
+        "x-queue-master-locator": "random",
+    }
+    assert created.warnings == [
+        "queue 'q' in vhost '/' has arguments without effect: x-max-age (of streams), "
+        "x-queue-master-locator (use x-queue-leader-locator)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "code"),
+    [
+        ("rabbitmq-4.3", {"x-queue-master-locator": "random"}, 541),
+        ("rabbitmq-4.3", QUORUM | {"x-queue-master-locator": "random"}, 406),
+        ("rabbitmq-4.3", {"x-stream-filter-size-bytes": 20}, 406),
+        ("rabbitmq-3.10", QUORUM | {"x-queue-master-locator": "random"}, 406),
+        ("rabbitmq-3.10", {"x-max-age": "1h"}, 406),
+        ("rabbitmq-3.10", {"x-queue-type": ""}, 406),
+        ("rabbitmq-3.10", {"x-queue-master-locator": "random"}, None),
+        ("rabbitmq-3.10", {"x-stream-filter-size-bytes": 20}, None),
+    ],
+)
+def test_arguments_of_others_in_the_profiles_of_rabbitmq(
+    name: str, table: dict[str, Any], code: int | None
+) -> None:
+    """R-Q-5; tried with both."""
+    answer = CatalogDriver(profile(name)).queue("q", durable=True, arguments=table)
+    if code is None:
+        assert answer.warnings == []
+    else:
+        assert (answer.code, answer.connection_level) == (code, code == 541)

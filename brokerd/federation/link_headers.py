@@ -159,6 +159,7 @@ class QueuePassage:
             "upstream_exchange": "",
             "queue": self._queue,
             "upstream_queue": self._upstream.queue_name(self._queue),
+            "consumer_tag": self._upstream.tag(),
         }
 
 

@@ -19,7 +19,6 @@ from brokerd.federation.upstream import Upstream
 
 #: Below those who consume at the upstream itself (R-FQ-2).
 PRIORITY = -1
-CONSUMER_TAG_PREFIX = "federation-link-"
 _CAPABILITY = "consumer_priorities"
 
 
@@ -40,8 +39,7 @@ class QueueSource:
         queue = self._upstream.queue_name(self._federated.queue)
         await upstream_side.ensure_queue(connection, queue, self._federated)
         self._channel = session.channel
-        tag = self._upstream.consumer_tag or f"{CONSUMER_TAG_PREFIX}{self._upstream.name}"
-        return Intake(queue, tag, {"x-priority": PRIORITY})
+        return Intake(queue, self._upstream.tag(), {"x-priority": PRIORITY})
 
     async def follow(self) -> float | None:
         """See Source: only the figure of what waits.  A queue that was deleted costs the channel,

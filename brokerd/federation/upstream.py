@@ -51,6 +51,9 @@ SEALED = "sealed:1:"
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
+#: Before the name of the upstream.
+CONSUMER_TAG_PREFIX = "federation-link-"
+
 
 @dataclass(slots=True, frozen=True)
 class Address:
@@ -117,6 +120,10 @@ class Upstream:
     def queue_name(self, downstream: str) -> str:
         """Return the queue to take messages from (R-FQ-1)."""
         return self.queue or downstream
+
+    def tag(self) -> str:
+        """Return the tag with which the link of a queue consumes (R-FQ-2)."""
+        return self.consumer_tag or f"{CONSUMER_TAG_PREFIX}{self.name}"
 
     def of_exchange(self) -> Upstream:
         """Return it without what only federated queues read: a change of that must not cost the

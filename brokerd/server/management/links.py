@@ -32,7 +32,7 @@ _STATES = {
     "unroutable": "running",
     "blocked": "running",
 }
-#: With which a link of RabbitMQ consumes; a link to a queue may have one of its own.
+#: With which a link of RabbitMQ consumes; the row of a link to a queue has its own.
 _CONSUMER_TAG = "federation-link-{}"
 
 
@@ -56,7 +56,7 @@ def link_row(row: Json) -> Json:
         "timestamp": _moment(row["since_ms"]),
         kind: row.get(kind, ""),
         f"upstream_{kind}": row.get(f"upstream_{kind}", ""),
-        "consumer_tag": _CONSUMER_TAG.format(row["upstream"]),
+        "consumer_tag": row.get("consumer_tag") or _CONSUMER_TAG.format(row["upstream"]),
     }
     return found | ({"error": row["error"]} if row["error"] else {})
 

@@ -171,3 +171,9 @@ def test_equal_messages_become_equal_and_others_do_not(kind: str) -> None:
     assert len({str(each) for each in found}) == (5 if kind == "queue" else 4)
     same.introduce("amqp://elsewhere", "other", "up")
     assert forwarded(same, messages[-1]) != found[-1]
+
+
+def test_a_row_of_a_queue_names_the_consumer_tag() -> None:
+    """R-FQ-2: the one that is used, as rabbitmqadmin shows it."""
+    assert passage().row()["consumer_tag"] == "federation-link-u"
+    assert passage(**{"consumer-tag": "mine"}).row()["consumer_tag"] == "mine"

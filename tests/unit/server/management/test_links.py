@@ -31,3 +31,5 @@ def test_a_shovel_is_in_one_of_the_states_that_clients_know(state: State) -> Non
 def test_a_link_names_its_consumer() -> None:
     row = links.link_row(ROW | {"type": "queue", "status": "running"})
     assert row["consumer_tag"] == "federation-link-up"
+    row = links.link_row(ROW | {"type": "queue", "status": "running", "consumer_tag": "mine"})
+    assert row["consumer_tag"] == "mine"

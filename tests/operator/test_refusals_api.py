@@ -232,7 +232,7 @@ def test_pods_that_a_limit_range_refuses_are_said(
     limit = {"type": "Container", "max": {"memory": "1Mi"}}
     tight = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "tight"}}
     space.apply({**tight, "spec": {"limits": [limit]}})
-    cluster = Members(space, "limited", replicas=1)
+    cluster = Members(space, "limited", replicas=1, resources={"limits": {"memory": "1Gi"}})
     message = cluster.wait("ApiRefused")["message"]
     assert 'Pod limited-0: pods "limited-0" is forbidden: ' in message
     assert "maximum memory usage per Container is 1Mi" in message

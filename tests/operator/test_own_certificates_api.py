@@ -72,11 +72,12 @@ def test_members_get_a_certificate_when_it_is_good_and_not_before(space: Namespa
     made.patch(tls={"secretName": "company", "caSecretName": "company-ca"})
     said(made, "Secret company: it does not exist: make it")
     good = ROOT.issue(*HOSTS)
-    space.apply(company(good))
+    wrong = Pair(good.certificate, ROOT.issue("x").key)
+    space.apply(company(wrong))
     said(made, "Secret company-ca, its authority, does not exist")
     space.apply(secret("company-ca", ca_crt=ROOT.certificate))
     for pair, text in (
-        (Pair(good.certificate, ROOT.issue("x").key), "the key is not the certificate's"),
+        (wrong, "the key is not the certificate's"),
         (ROOT.issue(f"shop.{NAMESPACE}.svc"), f"it does not name {HOSTS[0]} and 1 more"),
         (ROOT.issue(*HOSTS, seconds=-5), "it expired at "),
         (INTERMEDIATE.issue(*HOSTS), "append the intermediate certificate to tls.crt"),

@@ -73,6 +73,19 @@ _DEPTHS = ("cluster", "vhost", "queue", "window_start", "ready_max", "ready_last
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
 
 
+#: What tables call an outcome, in words.
+_OUTCOMES = {
+    "ae": "to the alternate exchange",
+    "ae_routed": "to the alternate exchange",
+    "ae_missing": "alternate exchange is missing",
+    "ae_cycle": "ring of alternate exchanges",
+    "dlx_missing": "dead letter exchange is missing",
+    "dropped_no_dlx": "dropped, no dead letter exchange",
+    "cycle_dropped": "dropped in a ring",
+    "dl_lost": "given up",
+}
+
+
 def render(live: Live, findings: list[Row]) -> bytes:
     """Return the page."""
     manifest = live.manifest
@@ -95,7 +108,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("findings", "Findings", _findings(findings)),
         ("time", "What stood still", _standstill(rows, hours)),
         ("books", "The books", _books(books)),
-        ("queues", "Queues", _queues(queues, minutes, rows("flow_10s"))),
+        ("queues", "Queues", _queues(report_sums.folded(queues), minutes, rows("flow_10s"))),
         ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
         ("consumers", "Consumers", _consumers(live.rows("consumer_use_1h", newest))),
         ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
@@ -344,7 +357,9 @@ def _queues(queues: pyarrow.Table, minutes: Minutes, flow: list[Row]) -> str:
     numbers = ("enq", "ack", "redlv", "dl_out")
     lines = [
         (
-            total["queue"], total["vhost"], *(f"{total[name]:,}" for name in numbers),
+            total["queue"] if total["queues"] == 1
+            else f"{total['queue']} ({total['queues']:,} queues)",
+            total["vhost"], *(f"{total[name]:,}" for name in numbers),
             f"{sum(total[name] or 0 for name in schema.ENDS):,}", *now(total), drawn(total),
         )
         for total in shown
@@ -354,12 +369,17 @@ def _queues(queues: pyarrow.Table, minutes: Minutes, flow: list[Row]) -> str:
     return chart + page.table(heads, lines, raw=(9,), right=range(2, 9), of=len(queues))
 
 
+def _in_words(outcome: str) -> str:
+    return _OUTCOMES.get(outcome, outcome)
+
+
 def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
     if not rows:
         return page.nothing("No message was dead-lettered or dropped by a queue.")
-    sums: dict[tuple[str, str, str, str], list[int]] = {}
+    sums: dict[tuple[str, str, str, str, str], list[int]] = {}
     for row in rows:
-        key = (row["queue"], row["reason"], row["outcome"], row["dlx"] or "–")
+        outcome = _in_words(row["outcome"])
+        key = (row["queue"], row["vhost"], row["reason"], outcome, row["dlx"] or "–")
         entry = sums.setdefault(key, [0, 0])
         entry[0] += row["n"]
         entry[1] += row["lost"]
@@ -368,9 +388,9 @@ def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
         (*key, f"{n:,}", charts.bar(n / top, "b2"), f"{lost:,}" if lost else "")
         for key, (n, lost) in sorted(sums.items(), key=lambda item: -item[1][0])
     ]
-    heads = ("queue", "reason", "outcome", "dead letter exchange", "messages", "", "lost")
+    heads = ("queue", "vhost", "reason", "outcome", "dead letter exchange", "messages", "", "lost")
     return pictures.sankey(pictures.flows(rows, graph)) + page.table(
-        heads, lines, raw=(5,), right=(4, 6)
+        heads, lines, raw=(6,), right=(5, 7)
     )
 
 
@@ -396,25 +416,28 @@ def _poison(rows: list[Row]) -> str:
 def _unroutable(rows: list[Row]) -> str:
     if not rows:
         return page.nothing("Every message found a queue by its exchange's own bindings.")
-    keys: dict[tuple[str, str, str, str], int] = {}
-    exchanges: dict[str, list[int]] = {}
+    keys: dict[tuple[str, str, str, str, str], int] = {}
+    exchanges: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         if row["outcome"] == "all":
-            entry = exchanges.setdefault(_exchange(row["exchange"]), [0, 0, 0])
+            entry = exchanges.setdefault((_exchange(row["exchange"]), row["vhost"]), [0, 0, 0])
             entry[0] += row["in"] + row["internal_in"]
             entry[1] += row["ae_routed"]
             entry[2] += row["n"] - row["ae_routed"]
         else:
-            key = (_exchange(row["exchange"]), row["rk"], row["user"] or "", row["outcome"])
+            outcome = _in_words(row["outcome"])
+            key = (
+                _exchange(row["exchange"]), row["vhost"], row["rk"], row["user"] or "", outcome,
+            )  # fmt: skip
             keys[key] = keys.get(key, 0) + row["n"]
     summary = page.table(
-        ("exchange", "in", "caught by an alternate exchange", "found no queue"),
-        [(name, *(f"{n:,}" for n in counts)) for name, counts in sorted(exchanges.items())],
-        right=(1, 2, 3),
+        ("exchange", "vhost", "in", "caught by an alternate exchange", "found no queue"),
+        [(*names, *(f"{n:,}" for n in counts)) for names, counts in sorted(exchanges.items())],
+        right=(2, 3, 4),
     )
     lines = [(*key, f"{n:,}") for key, n in sorted(keys.items(), key=lambda item: -item[1])]
     detail = page.table(
-        ("exchange", "routing key", "user", "outcome", "messages"), lines, right=(4,)
+        ("exchange", "vhost", "routing key", "user", "outcome", "messages"), lines, right=(5,)
     )
     return summary + (detail if lines else "")
 
@@ -459,7 +482,7 @@ def _memory(rows: list[Row]) -> str:
 
 
 def _memory_parts(rows: list[Row]) -> str:
-    """Return a line per member, a column per part: the newest figure, and the highest."""
+    """Return a line per part, a column per member: the newest figure, and the highest."""
     if not rows:
         return page.nothing("No member has said what its memory is used for.")
     last: dict[tuple[str, str], int] = {}
@@ -478,15 +501,14 @@ def _memory_parts(rows: list[Row]) -> str:
         return f"{charts.short(last[node, part])}B ≤ {charts.short(highest[node, part])}B"
 
     lines = [
-        (
-            node,
-            f"{charts.short(sum(last.get((node, part), 0) for part in parts))}B",
-            *(cell(node, part) for part in parts),
-        )
-        for node in members
-    ]
-    heads = ("member", "used", *(part.replace("_", " ") for part in parts))
-    return page.table(heads, lines, right=range(1, len(heads)))
+        ("all together", *(
+            f"{charts.short(sum(last.get((node, part), 0) for part in parts))}B" for node in members
+        )),
+        *((part.replace("_", " "), *(cell(node, part) for node in members)) for part in parts),
+    ]  # fmt: skip
+    # Parts are many and members few: it is read from top to bottom.
+    heads = ("part", *members)
+    return page.table(heads, lines, right=range(1, len(heads)), shown=len(lines))
 
 
 def _links(rows: list[Row]) -> str:

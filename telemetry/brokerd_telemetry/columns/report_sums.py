@@ -84,6 +84,32 @@ def queues(hours: pyarrow.Table) -> pyarrow.Table:
     ).rename_columns(["vhost", "queue", *sums, *lasts])
 
 
+#: A name that was drawn, as clients name queues for replies: the drawn part is folded to a star.
+_DRAWN = (
+    r"(?:[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
+    r"|[0-9A-Fa-f]{32}|amq[.]gen-[A-Za-z0-9_-]{22})"
+)
+
+
+def folded(queues: pyarrow.Table) -> pyarrow.Table:
+    """Return `queues` with those of drawn names together, each kind as one row; how many a row
+    stands for is `queues`.
+    """
+    drawn = pc.replace_substring_regex(queues["queue"], "amq[.]gen-[A-Za-z0-9_-]{22}", "amq.gen-*")
+    names = pc.replace_substring_regex(drawn, _DRAWN, "*")
+    at = queues.column_names.index("queue")
+    renamed = queues.set_column(at, "queue", names)
+    totals = [name for name in queues.column_names if name not in ("vhost", "queue", "is_gone")]
+    found = renamed.group_by(["vhost", "queue"], use_threads=False).aggregate(
+        [*((name, "sum") for name in totals), ("is_gone", "all"), ([], "count_all")]
+    )
+    made = found.rename_columns(
+        [name.removesuffix("_sum").removesuffix("_all").replace("count", "queues")
+         for name in found.column_names]
+    )  # fmt: skip
+    return made.sort_by([("enq", "descending")])
+
+
 def gone(queues: pyarrow.Table) -> int:
     """Return how many messages went with queues that were deleted or expired; of `queues`."""
     return sum(_sum(queues[name]) for name in ENDS)

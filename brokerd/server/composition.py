@@ -87,6 +87,7 @@ from brokerd.server.members.repair import Repair
 from brokerd.server.members.stuck_queues import StuckQueues
 from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import DeadLetterer
+from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
 from brokerd.server.messages.publishing import OnWayLimits
 from brokerd.server.messages.queue_leaders import CatalogOptions, QueueLeaders
@@ -308,8 +309,8 @@ def _access(base: Base) -> Access:
 def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
-    routing = MemberRouting(view, base.profile, base.counters)
-    routing.dropped.ended = queues.ends.dropped
+    dropped = Dropped(queues.ends.dropped)
+    routing = MemberRouting(view, base.profile, base.counters, dropped)
     consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
     deliveries = DeliveryHub(queues.resume, base.process.batches.settlements, consumed.changed)
     tracer = Tracer(view, routing.router, process)

@@ -181,7 +181,8 @@ class Sources:
 class Telemetry:
     """Takes rows at each interval and hands them to the segment writer (telemetry.md §6).
 
-    A queue that stands still is not looked at.
+    A queue that stands still is not looked at.  In one piece: all that it keeps is what the last
+    interval said.
     """
 
     def __init__(

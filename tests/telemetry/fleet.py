@@ -342,11 +342,9 @@ def make(
             if number == 1:
                 _give_up(node, step)
             node.now_us = t1_us
-            down = 0 if step == killed_at else number
-            node.peers = [f"n{other}" for other in range(3) if other not in (number, down)]
+            _see_others(node, number, step == killed_at)
             led = [index for index in range(5) if leader[index] == number]
-            terms = [term[index] for index in led]
-            node.collect(t0_us, t1_us, [queues[index] for index in led], *terms)
+            node.collect(t0_us, t1_us, [queues[i] for i in led], *(term[i] for i in led))
         if rng.random() < 0.3:
             index = rng.randrange(5)
             leader[index], term[index] = rng.randrange(3), term[index] + 1
@@ -357,6 +355,12 @@ def make(
         node.boot_event(BEGIN_US + hours * HOUR_US - 1, "end")
         node.seal(BEGIN_US + hours * HOUR_US - 1)
     return truth
+
+
+def _see_others(node: Node, number: int, is_first_down: bool) -> None:
+    """Let a member see which others are up."""
+    down = 0 if is_first_down else number
+    node.peers = [f"n{other}" for other in range(3) if other not in (number, down)]
 
 
 def _suffer(node: Node, odd: random.Random) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
 
@@ -33,6 +34,10 @@ _ENDS = ("queue_deleted", "queue_expired")
 _ASKED_FOR = ("purge", "queue_deleted")
 
 
+#: Told of vhost, queue, whether it went by itself, and messages, when a queue ends.
+Ended: TypeAlias = Callable[[str, str, bool, int], None]
+
+
 def _nobody(vhost: str, queue: str, is_expired: bool, messages: int) -> None:
     """Nobody wants to know of ends."""
 
@@ -40,17 +45,16 @@ def _nobody(vhost: str, queue: str, is_expired: bool, messages: int) -> None:
 class Dropped:
     """State: messages since this member's start, by cause."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Ended = _nobody) -> None:
         self.totals: dict[str, int] = dict.fromkeys(CAUSES, 0)
-        #: Told of vhost, queue, whether it went by itself, and messages, when a queue ends.
-        self.ended: Callable[[str, str, bool, int], None] = _nobody
+        self._ended = ended
 
     def of_queue(self, vhost: str, queue: str, cause: str, messages: int, letters: int) -> None:
         """A queue lost messages, and dead letters that waited in it (effects.Dropped)."""
         counted = _COUNTED.get(cause, "queue_deleted")
         self.totals[counted] += messages + letters
         if counted in _ENDS:
-            self.ended(vhost, queue, counted == "queue_expired", messages)
+            self._ended(vhost, queue, counted == "queue_expired", messages)
         log.log(
             logging.INFO if counted in _ASKED_FOR else logging.WARNING,
             "queue '%s' in vhost '%s' dropped %d messages and %d dead letters that waited, "

@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 class MemberRouting:
     """State: how many messages no queue took, and which warnings were given lately."""
 
-    def __init__(self, view: CatalogState, profile: Profile, counters: Counters) -> None:
+    def __init__(
+        self,
+        view: CatalogState,
+        profile: Profile,
+        counters: Counters,
+        dropped: Dropped | None = None,
+    ) -> None:
         self.router = Router(view)
         self.profile = profile
         self.counters = counters
         #: Messages that no queue took, since this member's start; for the metrics.
         self.unroutable_total = 0
         self.down_homes = view.down_homes
-        self.dropped = Dropped()
+        self.dropped = dropped or Dropped()
         self._view = view
         self._warnings = RepeatedWarnings()
 

@@ -61,8 +61,8 @@ def ends_of(deleted: str | None = None) -> QueueEnds:
 
 @pytest.mark.parametrize(("cause", "is_expired"), [("expired", True), ("delete", False)])
 def test_what_a_queue_said_at_its_end_is_what_went_with_it(cause: str, is_expired: bool) -> None:
-    ends, dropped = ends_of(cause), Dropped()
-    dropped.ended = ends.dropped
+    ends = ends_of(cause)
+    dropped = Dropped(ends.dropped)
     dropped.of_queue("/", "q", "purge", 9, 0)
     dropped.of_queue("/", "q", cause, 5, 1)
     ends.ending(1)

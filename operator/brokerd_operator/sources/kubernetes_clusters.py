@@ -88,7 +88,10 @@ class Taken:
 
 
 class KubernetesClusters:
-    """Owns what is known of clusters' specs and readiness."""
+    """Owns what is known of clusters' specs and readiness.
+
+    In one piece: it is the order of a pass over the parts that do the work, and decides nothing.
+    """
 
     def __init__(self, api: Api, settings: Settings, emit: Emit, reads: SecretReads) -> None:
         self._api = api
@@ -145,10 +148,7 @@ class KubernetesClusters:
         context, plan, claims = await self._grow(context, stateful_set)
         is_going = bool((stateful_set or {}).get("metadata", {}).get("deletionTimestamp"))
         taken = await self._step(body, context, stateful_set or {}, is_going, refusals)
-        count = _replicas(stateful_set or {})
-        manifests = cluster_manifests.objects(
-            context, taken.step.count if taken.step.kind is StepKind.RESIZE else count
-        )
+        manifests = _manifests(context, _replicas(stateful_set or {}), taken.step)
         if unusable and issued is not None and issued not in manifests:
             # It is asked for as long as the spec does, in force or not.
             manifests.append(issued)
@@ -159,9 +159,7 @@ class KubernetesClusters:
             refusals,
         )
         await self._objects.remove_others(context, manifests, refusals)
-        if refusals:
-            key = f"{meta.namespace}/{meta.name}"
-            log.warning("the API server refuses key=%s %s", key, refusals.message)
+        _log(meta, refusals)
         if plan.is_recreated and stateful_set is not None:
             await self._volumes.let_go(context, stateful_set, claims)
         if not is_between:
@@ -180,16 +178,11 @@ class KubernetesClusters:
             pending_image=image.pending,
             unusable_certificate=unusable,
         )
-        await self._tell_obstacles(body, state)
-        staying = lifecycle.staying(state.pods, context.is_member)
-        for said in lifecycle.restarted(body.get("status") or {}, staying):
-            await self._emit(body, "Warning", "MemberRestarted", said)
+        await self._tell_of_members(context, body, state)
         report = self._report(context, stateful_set or {}, state, claims)
         report = replace(report, refused=refusals.lasting)
         if certificates is not None:
-            if unusable:
-                certificates = _unusable(certificates, unusable)
-            report = with_certificates(report, certificates)
+            report = with_certificates(report, _unusable(certificates, unusable))
         return _with_route(report, await self._routes.reconcile(context))
 
     async def _tls(self, context: Context, stateful_set: Json | None) -> tuple[Context, str]:
@@ -303,8 +296,12 @@ class KubernetesClusters:
         plan = await self._volumes.grow(context, plan, present)
         return replace(context, volume_size=plan.size), plan, claims
 
-    async def _tell_obstacles(self, body: Body, state: Pass) -> None:
-        """An Event for what keeps a member from starting, if it did so a look ago as well."""
+    async def _tell_of_members(self, context: Context, body: Body, state: Pass) -> None:
+        """Events for members that were started again, and for what keeps one from starting, if it
+        did so a look ago as well."""
+        staying = lifecycle.staying(state.pods, context.is_member)
+        for said in lifecycle.restarted(body.get("status") or {}, staying):
+            await self._emit(body, "Warning", "MemberRestarted", said)
         before = conditions.find(body, conditions.READY)
         for line in map(conditions.scrub, state.obstacles):
             if before is not None and line in before.message:
@@ -672,7 +669,7 @@ def with_certificates(report: ClusterReport, found: CertificateReport) -> Cluste
 
 def _unusable(found: CertificateReport, text: str) -> CertificateReport:
     """The report, where the certificate of the spec is not the one that members have."""
-    if found.condition.status != conditions.TRUE:
+    if not text or found.condition.status != conditions.TRUE:
         return found
     condition = conditions.build(
         conditions.CERTIFICATES_VALID, False, "Unusable", text, found.condition.observed_generation
@@ -699,6 +696,17 @@ def _with_route(report: ClusterReport, route: conditions.Condition | None) -> Cl
     if route.status != conditions.TRUE:
         again_s = min(ROUTE_AGAIN_S, again_s or ROUTE_AGAIN_S)
     return replace(report, conditions=(*report.conditions, route), again_s=again_s)
+
+
+def _manifests(context: Context, count: int, step: Step) -> list[Json]:
+    """The objects, with as many members as there are or as the step asks for."""
+    return cluster_manifests.objects(context, step.count if step.kind is StepKind.RESIZE else count)
+
+
+def _log(meta: Meta, refusals: Refusals) -> None:
+    if refusals:
+        key = f"{meta.namespace}/{meta.name}"
+        log.warning("the API server refuses key=%s %s", key, refusals.message)
 
 
 def _as_before(report: ClusterReport, body: Body) -> ClusterReport:

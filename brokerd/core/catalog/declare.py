@@ -180,6 +180,13 @@ def queue_type_of(
     return default if is_plain else "classic"
 
 
+def _without_empty_type(profile: Profile, values: Json) -> Json:
+    """R-Q-1: RabbitMQ 4.3.6 takes an empty type for none."""
+    if not profile.queues_idle_values or values.get("x-queue-type") != "":
+        return values
+    return {key: value for key, value in values.items() if key != "x-queue-type"}
+
+
 def declare_queue(
     view: CatalogState,
     profile: Profile,
@@ -203,10 +210,7 @@ def declare_queue(
     name = _stripped(name)
     if passive:
         return _passive_queue(view, profile, access, name, connection)
-    values = queue_arguments or {}
-    if profile.queues_idle_values and values.get("x-queue-type") == "":
-        # R-Q-1: as if it were not there.
-        values = {key: value for key, value in values.items() if key != "x-queue-type"}
+    values = _without_empty_type(profile, queue_arguments or {})
     is_plain = durable and not exclusive and not auto_delete
     queue_type = queue_type_of(view, vhost, values, is_plain, node_default_type)
     if name == "":

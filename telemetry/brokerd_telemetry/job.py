@@ -169,7 +169,10 @@ def _as_refused(manifest: Manifest) -> dict[str, Refused]:
 
 
 class Run:
-    """The steps of one run; `manifest` grows from the current one to the next."""
+    """The steps of one run; `manifest` grows from the current one to the next.
+
+    In one piece: each step goes on from what the ones before it found.
+    """
 
     def __init__(
         self,

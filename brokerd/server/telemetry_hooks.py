@@ -278,11 +278,12 @@ class Telemetry:
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._sources.peers.look()
         self._begin()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._sources.peers.run(interval_s))
-            while True:
-                await asyncio.sleep(interval_s)
-                await self.collect()
+        await asyncio.gather(self._sources.peers.run(interval_s), self._collect_each(interval_s))
+
+    async def _collect_each(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.collect()
 
     async def collect(self) -> None:
         """Write the rows of the interval that ends now.

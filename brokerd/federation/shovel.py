@@ -52,6 +52,8 @@ class End:
     #: leave it as it is.
     exchange_key: str | None = None
     queue_arguments: Mapping[str, Any] = field(default_factory=dict)
+    #: The queue is not made where it is missing: the shovel tries again until it is there.
+    is_predeclared: bool = False
     #: PEM of certificates, trusted besides the URIs' cacertfile; None: those of the system.
     authorities: str | None = field(default=None, repr=False)
 
@@ -356,6 +358,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "src-ca-certificates": ("src authorities", upstream.authorities),
     "src-queue": ("src queue", _some_name),
     "src-queue-args": ("src queue_arguments", _arguments),
+    "src-predeclared": ("src is_predeclared", _boolean),
     "src-exchange": ("src exchange", _some_name),
     "src-exchange-key": ("src exchange_key", _name),
     "src-consumer-args": ("consumer_arguments", _arguments),
@@ -367,6 +370,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "dest-ca-certificates": ("dest authorities", upstream.authorities),
     "dest-queue": ("dest queue", _some_name),
     "dest-queue-args": ("dest queue_arguments", _arguments),
+    "dest-predeclared": ("dest is_predeclared", _boolean),
     "dest-exchange": ("dest exchange", _name),
     "dest-exchange-key": ("dest exchange_key", _name),
     "dest-add-forward-headers": ("adds_forward_headers", _boolean),

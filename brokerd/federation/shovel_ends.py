@@ -133,9 +133,7 @@ class ShovelSource:
         """See Source: a queue that is missing is made, an exchange is not."""
         source = self._shovel.source
         if source.queue is not None:
-            declared = await declare_queue(
-                session.peer.connection, source.queue, dict(source.queue_arguments)
-            )
+            declared = await declare_queue(session.peer.connection, source)
         else:
             declared = await self._bound_queue(session.channel)
         arguments: Table = dict(self._shovel.consumer_arguments)
@@ -282,26 +280,26 @@ def _refusal(topology: Topology, vhost: str, to: End) -> str:
 async def _prepare(connection: Connection, destination: End) -> None:
     """Make a queue that is missing; an exchange that is is an error."""
     if destination.queue is not None:
-        arguments: Table = dict(destination.queue_arguments)
-        await declare_queue(connection, destination.queue, arguments)
+        await declare_queue(connection, destination)
     elif destination.exchange:
         await _check_exchange(connection, destination.exchange)
 
 
-async def declare_queue(
-    connection: Connection, name: str, arguments: Table
-) -> methods.QueueDeclareOk:
-    """Return what is known of a queue, which is made durable if it is missing.
+async def declare_queue(connection: Connection, end: End) -> methods.QueueDeclareOk:
+    """Return what is known of an end's queue, which is made durable if it is missing.
 
-    One that is there may be of any kind, with any arguments.
+    One that is there may be of any kind, with any arguments.  One that is to be there
+    (`is_predeclared`) is not made: raises ChannelClosed.
     """
+    name = end.queue or ""
     channel = await connection.open_channel()
     try:
         answer = await channel.call(methods.QueueDeclare(queue=name, passive=True))
     except ChannelClosed as error:
-        if error.code != spec.NOT_FOUND:
+        if error.code != spec.NOT_FOUND or end.is_predeclared:
             raise
         channel = await connection.open_channel()
+        arguments: Table = dict(end.queue_arguments)
         answer = await channel.call(
             methods.QueueDeclare(queue=name, durable=True, arguments=arguments)
         )

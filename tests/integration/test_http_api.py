@@ -113,6 +113,10 @@ def test_telegraf_and_datadog_read_an_idle_broker(member: Member) -> None:
         assert isinstance(node[name], int), name
     assert (node["running"], node["mem_alarm"], node["disk_free_alarm"]) == (True, False, False)
     assert get(member, f"/api/nodes/{node['name']}")["name"] == node["name"]
+    # Fields that clients of RabbitMQ 4.3 look for.
+    assert node["rabbitmq_version"] == "4.3.6"
+    assert node["crypto_lib_version"].startswith("OpenSSL")
+    assert node["erlang_full_version"].startswith("Python 3")
     memory = get(member, f"/api/nodes/{node['name']}/memory")["memory"]
     assert memory["total"]["rss"] > 0
 

@@ -265,6 +265,24 @@ def test_a_missing_exchange_keeps_messages_where_they_are(ends: Ends) -> None:
         assert bodies(far, "came", 3) == [b"0", b"1", b"2"]
 
 
+def test_a_queue_that_is_to_be_there_is_waited_for_and_not_made(ends: Ends) -> None:
+    """At each end: `src-predeclared` and `dest-predeclared`, as RabbitMQ 4 has them."""
+    keys = {"dest_queue": "came-later", "src_predeclared": True, "dest_predeclared": True}
+    with amqp(ends.here.amqp_port) as near, amqp(ends.there.amqp_port) as far:
+        ends.shovel("made-later", **keys)
+        assert "no queue '" in ends.wait("made-later", "error")["error"]
+        assert "made-later" not in ends.admin.objects("queue")
+        fill(near, "made-later", 2)
+        again = eventually(
+            lambda: (row := ends.row("made-later")) and "came-later" in row["error"] and row,
+            "the destination is missed",
+        )
+        assert again["status"] == "error"
+        assert count(near, "made-later") == 2
+        far.queue_declare("came-later", durable=True)
+        assert bodies(far, "came-later", 2) == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
 def test_what_no_queue_takes_is_kept_and_the_others_go_on(ends: Ends, ack_mode: str) -> None:
     """Of messages that are alike but for their key; nothing comes twice, and the order holds."""

@@ -144,6 +144,17 @@ def _settings(services: ManagementServices, status: Json) -> Json:
         "db_dir": status["data_directory"],
         "listeners": [_listener(each) for each in status["listeners"]],
         "python_version": platform.python_version(),
+        "rabbitmq_version": status["rabbitmq_version"],
+        **_runtime(),
+        "crypto_lib_version": ssl.OPENSSL_VERSION,
+    }
+
+
+def _runtime() -> Json:
+    """Return the fields of a runtime that is not Erlang, which clients expect to be there."""
+    return {
+        "erlang_version": "",
+        "erlang_full_version": f"Python {platform.python_version()}",
     }
 
 
@@ -268,8 +279,7 @@ async def _overview(call: Call) -> Answer:
         "node_tags": {},
         "crypto_lib_version": ssl.OPENSSL_VERSION,
         "require_definition_json_extension": False,
-        "erlang_version": "",
-        "erlang_full_version": f"Python {platform.python_version()}",
+        **_runtime(),
         "disable_stats": call.is_on("disable_stats"),
         "enable_queue_totals": call.is_on("enable_queue_totals"),
         "default_queue_type": services.config.queues.default_type,

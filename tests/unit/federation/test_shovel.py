@@ -198,6 +198,7 @@ def test_names_of_old_are_taken_and_the_new_ones_count(old_first: bool) -> None:
         ({"delete_after": -1}, "delete-after: must be a number"),
         ({"ack_mode": "no-ack", "src_delete_after": 5}, "cannot specify 'no-ack' and 'src-delete"),
         ({"ack_mode": "no-ack", "delete_after": "queue-length"}, "cannot specify 'no-ack' and"),
+        ({"src_predeclared": "yes"}, "src-predeclared: must be true or false"),
         ({"dest_add_forward_headers": 1}, "dest-add-forward-headers: must be true or false"),
         ({"src_queue_args": []}, "src-queue-args: must be a table"),
         ({"src_queue_args": {"k" * 256: 1}}, "src-queue-args: has a key longer"),

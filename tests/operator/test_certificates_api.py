@@ -192,7 +192,9 @@ def test_a_damaged_certificate_is_made_anew_with_an_event(
 def test_a_users_certificate_that_expires_is_told_and_left_alone(
     namespace: Namespace, operator: OperatorProcess
 ) -> None:
-    pair = Authority().issue("mq.example.org", seconds=3600)
+    authority = Authority()
+    hosts = [f"users-{number}.users-nodes.{namespace.name}.svc" for number in range(3)]
+    pair = authority.issue("mq.example.org", *hosts, seconds=3600)
     # Of a life of an hour and some minutes: not yet in its last sixth.
     secret = {
         "apiVersion": "v1",
@@ -204,9 +206,16 @@ def test_a_users_certificate_that_expires_is_told_and_left_alone(
             "tls.key": base64.b64encode(pair.key).decode(),
         },
     }
-    namespace.apply(secret, resource("BrokerCluster", "users", tls={"secretName": "corp"}))
+    issuer = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "corp-ca"},
+        "data": {"ca.crt": base64.b64encode(authority.certificate).decode()},
+    }
+    tls = {"secretName": "corp", "caSecretName": "corp-ca"}
+    namespace.apply(secret, issuer, resource("BrokerCluster", "users", tls=tls))
     wait_for("a verdict", lambda: valid(namespace, "users").get("status") == "True")
-    late = Authority().issue("mq.example.org", seconds=30)
+    late = authority.issue("mq.example.org", *hosts, seconds=30)
     change(namespace, "corp", tls_crt=late.certificate, tls_key=late.key)
     before = data(namespace, "corp")
     wait_for(

@@ -86,9 +86,12 @@ def measure(
         upstream.request("DELETE", queues)
         process.process.send_signal(signal.SIGCONT)
         wait_for("some are gone", lambda: len(objects) < all_of_them - BEGUN, poll_s=0.001)
+        # How long the API server takes for the change is not the operator's.
+        process.process.send_signal(signal.SIGSTOP)
         path = f"{GROUP_PATH}/namespaces/{single.name}/queues/own"
         patch = {"spec": {"maxLength": 2}}
         upstream.request("PATCH", path, patch, "application/merge-patch+json")
+        process.process.send_signal(signal.SIGCONT)
         own = Identity("queue", "/", "own")
         wait_for("own", lambda: objects[own]["settings"].get("max-length") == 2, poll_s=0.001)
         left = len(objects) - 1

@@ -401,8 +401,10 @@ def test_up_refuses_a_wrong_resource_with_its_place(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 78
-    assert f"{file}:1: Queue q: " in done.stderr
-    assert "spec.typo: unknown field" in done.stderr
+    lines = file.read_text().splitlines()
+    for name, text in (("maxLength", "-1 must be"), ("typo", "unknown field")):
+        (at,) = (number for number, line in enumerate(lines, 1) if name in line)
+        assert f"{file}:{at}: Queue q: spec.{name}: {text}" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -57,6 +57,9 @@ IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 #: A message that local queues refuse comes back at once when it is requeued; this makes a full
 #: queue cost next to nothing (RabbitMQ spins here).
 NACK_DELAY_MS = 500
+#: The pause grows to this while everything is refused: another queue of the same fanout may have
+#: taken the message, and has it once more after each try.
+NACK_DELAY_MS_MAX = 5_000
 #: Until a message that found no queue is published once more; twice as long after each try in vain.
 ROUTE_DELAY_MS = 500
 ROUTE_DELAY_MS_MAX = 30_000
@@ -195,6 +198,9 @@ class FederationLink:
         self._lingers = False
         #: Refused tags are requeued one by one, later: no ack with multiple may cover them.
         self._has_refused = False
+        #: How long what is refused now waits, 0 while messages are taken, and since when.
+        self._nack_delay_ms = 0
+        self._nack_delay_since_ms = 0
         #: tag -> size, in order of delivery.
         self._waiting: dict[int, int] = {}
         self._waiting_bytes = 0
@@ -321,6 +327,7 @@ class FederationLink:
         self._blocked = ""
         self._is_wanted = True
         self._has_refused = False
+        self._nack_delay_ms = 0
         self._waiting.clear()
         self._waiting_bytes = 0
         self.local_connection = ""
@@ -442,8 +449,8 @@ class FederationLink:
         if event.session != self.session:
             # R-FED-5: upstream sends them again, they are duplicates then, never losses.
             return []
-        actions: list[Action] = []
         taken: list[int] = []
+        refused: list[int] = []
         waiting = self._waiting
         for first, count, is_taken in event.answers:
             for tag in range(first, first + count):
@@ -453,11 +460,11 @@ class FederationLink:
                 self._waiting_bytes -= size
                 if self._unrouted:
                     self._unrouted.pop(tag, None)
-                if is_taken:
-                    taken.append(tag)
-                else:
-                    actions += self._refused(tag)
+                (taken if is_taken else refused).append(tag)
+        if taken:
+            self._nack_delay_ms = 0
         self.counts.moved += len(taken)
+        actions = [action for tag in refused for action in self._refused(tag, event.now_ms)]
         return actions + self._decided(taken, event.now_ms)
 
     def _decided(self, done: list[int], now_ms: int) -> list[Action]:
@@ -545,14 +552,24 @@ class FederationLink:
         untold, self._untold, self._told_ms = self._untold, 0, now_ms
         return [TellDropped(untold, messages[-1].exchange, messages[-1].routing_key)]
 
-    def _refused(self, tag: int) -> list[Action]:
+    def _refused(self, tag: int, now_ms: int) -> list[Action]:
+        """A queue of the destination refuses this one: it goes back to the source, later."""
         self.counts.refused += 1
         self._has_refused = True
         if not self.needs_confirm:
             return []
         if self._left is not None:
             self._left += 1
-        return [Requeue(tag, NACK_DELAY_MS)]
+        return [Requeue(tag, self._longer_nack_delay(now_ms))]
+
+    def _longer_nack_delay(self, now_ms: int) -> int:
+        """Return the pause of what is refused now: twice as long after one that passed in vain."""
+        if not self._nack_delay_ms:
+            self._nack_delay_ms, self._nack_delay_since_ms = NACK_DELAY_MS, now_ms
+        elif now_ms - self._nack_delay_since_ms >= self._nack_delay_ms:
+            self._nack_delay_ms = min(2 * self._nack_delay_ms, NACK_DELAY_MS_MAX)
+            self._nack_delay_since_ms = now_ms
+        return self._nack_delay_ms
 
     def _acknowledge(self, taken: list[int]) -> list[Action]:
         """One ack with multiple up to the oldest tag that still waits, single ones beyond."""

@@ -34,6 +34,8 @@ Result = admin_pb2.OperationResult
 _REFUSED = ("login refused: wrong user", "login refused: send metadata")
 #: What gRPC says of a server that answers with HTTP/1.1.
 _HTTP_1 = ("http1.x server", "Expected SETTINGS frame")
+#: In what a member says of a queue that takes nothing for now: the member itself has answered.
+_OF_QUEUE = " in vhost '"
 _HINTS = (
     " * Is it running?  Its log says when it is ready.",
     " * Is this its gRPC port (5680)?  -n HOST:PORT or BROKERD_ADDRESS names another.",
@@ -127,7 +129,8 @@ class AdminClient:
         code = error.code()
         text = str(error.details())
         if code is grpc.StatusCode.UNAVAILABLE:
-            text = self._unreachable(text)
+            if _OF_QUEUE not in text:
+                text = self._unreachable(text)
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = (
                 f"Error: operation on node {self._label} timed out. "

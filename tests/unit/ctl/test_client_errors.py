@@ -59,6 +59,14 @@ def test_an_answer_that_does_not_help_is_one_that_does(
     assert error.exit_code == status
 
 
+def test_a_queue_that_takes_nothing_is_no_member_that_cannot_be_reached() -> None:
+    text = "home member n0 of queue 'orders' in vhost '/' is down"
+    with AdminClient(Settings(), "127.0.0.1:1") as client:
+        error = client._error(Refusal(grpc.StatusCode.UNAVAILABLE, text))
+    assert str(error) == text
+    assert error.exit_code == errors.EXIT_UNAVAILABLE
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:65536", "127.0.0.1:0", "127.0.0.1:x"])
 def test_a_port_that_cannot_be_is_refused(address: str) -> None:
     """gRPC connects to another one."""

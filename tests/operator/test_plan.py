@@ -104,6 +104,26 @@ def test_unowned_equal_object_is_adopted_without_writing_its_spec() -> None:
     assert found.is_adoption
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_queue_whose_client_gave_its_type_as_an_argument_too_is_equal(is_ours: bool) -> None:
+    """R-Q-4: so clients declare quorum queues, and so RabbitMQ 4.3 exports all of them."""
+    item = made("Queue", maxPriority=4)
+    table = {"x-max-priority": 4, "x-queue-type": "quorum"}
+    found = plan.plan(
+        item, holding(item, token(item) if is_ours else None, arguments=table), CONTEXT
+    )
+    assert isinstance(found, Plan), found
+    assert [type(action) for action in found.actions] == ([] if is_ours else [SetOwner])
+    assert found.drift == ()
+
+
+def test_type_of_a_queue_among_an_exchanges_arguments_is_a_difference() -> None:
+    item = made("Exchange", type="topic")
+    found = plan.plan(item, holding(item, None, arguments={"x-queue-type": "quorum"}), CONTEXT)
+    assert isinstance(found, Conflict)
+    assert found.reason == "ExistsDifferently"
+
+
 @pytest.mark.parametrize(
     ("policy", "differs", "reason"),
     [

@@ -20,6 +20,8 @@ VALUE_MAX = 256
 
 #: What the broker may add to a spec by itself.
 _BROKERS_OWN = frozenset(("exclusive",))
+#: What a client may have said once more: the type of its queue, as an argument (R-Q-4).
+_SAID_TWICE = {"queue": frozenset(("arguments.x-queue-type",))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Difference:
 
 def differences(desired: DesiredObject, observed: JsonObject) -> tuple[Difference, ...]:
     """Fields that differ, write-only ones aside."""
-    hidden = frozenset(desired.write_only)
+    hidden = frozenset(desired.write_only) | _SAID_TWICE.get(desired.kind, frozenset())
     return tuple(_compare("", desired.spec, observed, hidden))
 
 

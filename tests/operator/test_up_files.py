@@ -202,6 +202,76 @@ def test_definitions_of_rabbitmq_become_resources_that_are_valid(tmp_path: Path)
     }
 
 
+def test_settings_of_vhosts_and_users_in_definitions_are_kept_or_named(tmp_path: Path) -> None:
+    """In the forms of 4.3 (`metadata`) and of earlier ones; limits are parameters in RabbitMQ."""
+    metadata = {"description": "Tills", "tags": ["a", "b"], "default_queue_type": "quorum"}
+    parsed = {
+        "vhosts": [
+            {"name": "shop", "limits": [], "metadata": metadata},
+            {
+                "name": "old",
+                "description": "Old",
+                "tags": "c, d",
+                "default_queue_type": "undefined",
+            },
+            {"name": "logs", "metadata": {"default_queue_type": "stream"}},
+        ],
+        "users": [
+            {"name": "web", "tags": "management,policymaker", "limits": {"max-channels": 7}},
+            {"name": "bare", "tags": [], "limits": []},
+        ],
+        "parameters": [
+            {
+                "component": "vhost-limits",
+                "name": "limits",
+                "vhost": "shop",
+                "value": {"max-queues": 5, "max-connections": 9},
+            },
+            {
+                "component": "operator_policy",
+                "name": "bound",
+                "vhost": "shop",
+                "value": {
+                    "pattern": "^t",
+                    "apply-to": "all",
+                    "priority": 1,
+                    "definition": {"max-length": 3},
+                },
+            },
+        ],
+    }
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(parsed))
+    result = export_topology.to_resources(export_topology.read_definitions(file), "prod", None)
+    validator = validation.Validator.from_directory()
+    specs = {}
+    for body in result.resources:
+        assert isinstance(validator.admit(body), validation.Admitted), body
+        specs[body["kind"], body["metadata"]["name"]] = body["spec"]
+    named = {"brokerRef": {"name": "prod"}}
+    assert specs["Vhost", "shop"] == named | {
+        "description": "Tills",
+        "tags": ["a", "b"],
+        "defaultQueueType": "quorum",
+        "limits": {"maxConnections": 9, "maxQueues": 5},
+    }
+    assert specs["Vhost", "old"] == named | {"description": "Old", "tags": ["c", "d"]}
+    assert specs["Vhost", "logs"] == named
+    assert any("Vhost logs" in note and "queue type stream" in note for note in result.notes)
+    assert specs["User", "web"]["tags"] == ["management", "policymaker"]
+    assert specs["User", "web"]["limits"] == {"maxChannels": 7}
+    assert "limits" not in specs["User", "bare"]
+    assert specs["OperatorPolicy", "shop.bound"] == named | {
+        "name": "bound",
+        "pattern": "^t",
+        "applyTo": "queues",
+        "priority": 1,
+        "definition": {"maxLength": 3},
+        "vhost": "shop",
+    }
+    assert not any("has no resource kind" in note for note in result.notes)
+
+
 def test_export_gives_back_what_was_applied(tmp_path: Path) -> None:
     bodies = [
         resource("Queue", "q", maxLength=5, messageTTL="2s", deadLetter={"exchange": "d"}),

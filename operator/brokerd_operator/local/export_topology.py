@@ -169,8 +169,14 @@ def _vhost(item: ObservedObject, result: Export, name: str) -> Built:
         found["description"] = spec["description"]
     if spec.get("tags"):
         found["tags"] = spec["tags"]
-    if spec.get("default_queue_type"):
-        found["defaultQueueType"] = spec["default_queue_type"]
+    queue_type = spec.get("default_queue_type")
+    if queue_type in QUEUE_TYPES:
+        found["defaultQueueType"] = queue_type
+    elif queue_type:
+        result.notes.append(
+            f"Vhost {item.name}: no field for the default queue type {queue_type}: brokerd has no "
+            "queues of that type"
+        )
     found |= _limits(f"Vhost {item.name}", spec, _VHOST_LIMITS, result)
     if item.name == "/":
         if len(found) == 1:
@@ -483,13 +489,19 @@ def read_definitions(file: Path) -> list[ObservedObject]:
 
 
 def _definitions(parsed: JsonObject) -> Iterable[ObservedObject]:
+    limits = {
+        row["vhost"]: dict(row["value"])
+        for row in parsed.get("parameters", ())
+        if row["component"] == "vhost-limits"
+    }
     for row in parsed.get("vhosts", ()):
-        yield ObservedObject("vhost", "", row["name"], {})
+        spec = _vhost_definition(row)
+        spec["limits"] |= limits.get(row["name"], {})
+        yield ObservedObject("vhost", "", row["name"], spec)
     for row in parsed.get("users", ()):
-        tags = row.get("tags") or []
-        if isinstance(tags, str):
-            tags = [tag for tag in tags.split(",") if tag]
-        yield ObservedObject("user", "", row["name"], {"tags": tags})
+        # No limits are an empty list in some releases.
+        spec = {"tags": _tags(row.get("tags")), "limits": dict(row.get("limits") or {})}
+        yield ObservedObject("user", "", row["name"], spec)
     for row in parsed.get("permissions", ()):
         spec = {key: row[key] for key in ("configure", "write", "read")}
         yield ObservedObject("permission", row["vhost"], row["user"], spec)
@@ -516,5 +528,32 @@ def _definitions(parsed: JsonObject) -> Iterable[ObservedObject]:
     for row in parsed.get("policies", ()):
         yield ObservedObject("policy", row["vhost"], row["name"], row)
     for row in parsed.get("parameters", ()):
-        name = f"{row['component']}/{row['name']}"
-        yield ObservedObject("parameter", row["vhost"], name, {"value": row["value"]})
+        component, value = row["component"], row["value"]
+        if component == "operator_policy":
+            spec = {**value, "definition": dict(value["definition"])}
+            if spec.get("apply-to") == "all":
+                # RabbitMQ's default, which can only mean queues.
+                spec["apply-to"] = "queues"
+            yield ObservedObject("operator_policy", row["vhost"], row["name"], spec)
+        elif component != "vhost-limits":
+            name = f"{component}/{row['name']}"
+            yield ObservedObject("parameter", row["vhost"], name, {"value": value})
+
+
+def _vhost_definition(row: JsonObject) -> JsonObject:
+    """What RabbitMQ 4.3 has in `metadata`, and earlier ones beside the name."""
+    metadata = row.get("metadata") or {}
+    queue_type = metadata.get("default_queue_type") or row.get("default_queue_type") or ""
+    return {
+        "description": metadata.get("description") or row.get("description") or "",
+        "tags": _tags(metadata.get("tags") or row.get("tags")),
+        "default_queue_type": "" if queue_type == "undefined" else queue_type,
+        "limits": dict(row.get("limits") or {}),
+    }
+
+
+def _tags(given: Any) -> list[str]:
+    """A list, or a text with commas as in older files."""
+    if isinstance(given, str):
+        given = given.split(",")
+    return [tag.strip() for tag in given or () if tag.strip()]

@@ -53,12 +53,13 @@ $(STAMP): requirements/dev.txt pyproject.toml
 # With pip, which the environment has anyway. FORM=compiled: as an installation, since a checkout runs as it is.
 install: ## users: brokerd and brokerctl in .venv without the developers' packages; EXTRAS="operator telemetry", FORM=compiled
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(if $(filter compiled,$(FORM)),$(BIN)/python tools/compiled.py --check)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 	  $(patsubst %,-r requirements/%.txt,broker $(EXTRAS))
 	@$(if $(filter compiled,$(FORM)),rm -f $(STAMP); HATCH_BUILD_HOOK_ENABLE_CUSTOM=true,) $(BIN)/python -m pip install \
 	  --quiet --disable-pip-version-check --no-deps --force-reinstall $(if $(filter compiled,$(FORM)),,--editable) .
 	@found="$$(env -u PYTHONPATH $(BIN)/brokerd --version)"; echo "$$found"; case "$(FORM),$$found" in \
-	  compiled,*", compiled"*) ;; compiled,*) echo "install: not compiled: it needs gcc" >&2; exit 1;; esac
+	  compiled,*", compiled"*) ;; compiled,*) echo "install: not compiled: python tools/compiled.py says why" >&2; exit 1;; esac
 
 lock: ## renew the lock files in requirements/ from pyproject.toml
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv==$(UV_VERSION)

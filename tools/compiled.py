@@ -1,10 +1,10 @@
 """Compile the rooms on a message's way to C (mypyc, ADR 32): for `make compiled` and for wheels.
 
-    python tools/compiled.py
+    python tools/compiled.py            # or with --check: only whether it can be done here
 
 Into build/compiled/<digest of the sources>, which `BROKERD_COMPILED=1` uses; nothing is done when
-it is there.  Prints the folder.  Needs gcc, mypy and setuptools; about three minutes of CPU on as
-many cores as there are.
+it is there.  Prints the folder.  Needs gcc, Python.h, mypy and setuptools; about three minutes of
+CPU on as many cores as there are.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -228,8 +230,21 @@ def form() -> ModuleType:
     return module
 
 
+def check() -> None:
+    """Raise NotCompiledError, before a minute of work, if the machine lacks what C needs."""
+    words = os.environ.get("CC") or sysconfig.get_config_var("CC") or "gcc"
+    compiler = shlex.split(words)[0]
+    if shutil.which(compiler) is None:
+        raise NotCompiledError(f"{compiler} is missing: apt-get install gcc libc6-dev")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        version = "python{}.{}".format(*sys.version_info)
+        raise NotCompiledError(f"{header} is missing: apt-get install {version}-dev")
+
+
 def build(folder: Path) -> None:
     """Compile into `folder`, as the modules lie in a wheel; raise NotCompiledError."""
+    check()
     # They take a second to import, and a look at what is there needs neither.
     import setuptools
     from mypyc.build import mypycify
@@ -325,9 +340,12 @@ def main() -> int:
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
+        if sys.argv[1:] == ["--check"]:
+            check()
+            return 0
         folder = cached()
     except NotCompiledError as error:
-        print(f"compiled: {error}", file=sys.stderr)
+        print(f"compiled: {error} (FORM=python does without)", file=sys.stderr)
         return 1
     print(folder, file=answer, flush=True)
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,9 +68,11 @@ def export_definitions(file: str, file_format: str, with_passwords: bool) -> Non
         click.echo(text, nl=False)
         return
     try:
-        # Hashes are nobody else's business.
+        # Hashes are nobody else's business, in a file that was there neither.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as stream:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.fchmod(descriptor, 0o600)
             stream.write(text)
     except OSError as error:
         raise errors.CtlError(f"cannot write {file}: {error.strerror}", errors.EXIT_DATA) from error
@@ -120,8 +123,10 @@ def _read(chosen: settings.Settings, file: str | None) -> str:
             raise errors.CtlError("the input is too large", errors.EXIT_DATA)
         return text
     path = Path(file)
-    if not path.is_file():
+    if not path.exists():
         raise errors.BadArgument(f"File {file} does not exist")
+    if path.is_dir():
+        raise errors.BadArgument(f"Path {file} is a directory")
     chosen.say(f'Importing definitions in JSON from a file at "{file}" ...')
     try:
         if path.stat().st_size > FILE_BYTES_MAX:

@@ -315,7 +315,11 @@ def test_definitions_of_rabbitmq_come_in_and_go_out_again(ctl: Ctl, tmp_path: Pa
     )
     out = tmp_path / "brokerd.json"
     ctl("export_definitions", str(out), "--with-passwords")
-    assert out.stat().st_mode & 0o077 == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    # One that is there already, too.
+    out.chmod(0o644)
+    ctl("export_definitions", str(out), "--with-passwords")
+    assert out.stat().st_mode & 0o777 == 0o600
     exported = json.loads(out.read_text())
     assert json.loads(ctl("export_definitions", "-", "--with-passwords")) == exported
     for section in ("permissions", "topic_permissions", "policies", "queues", "exchanges"):
@@ -374,7 +378,13 @@ def test_what_cannot_be_imported_is_named_and_the_rest_is_done(ctl: Ctl, tmp_pat
     assert ctl("-s", "-p", "half", "list_queues", "name") == "q\n"
     for text, status in (("{nope", 65), ("[]", 65), ('{"users": [{}]}', 65)):
         assert ctl.run("import_definitions", stdin=text).returncode == status
-    assert ctl.run("import_definitions", str(tmp_path / "none")).returncode == 65
+    for file, reason in ((tmp_path / "none", "does not exist"), (tmp_path, "is a directory")):
+        refused = ctl.run("import_definitions", str(file))
+        assert refused.returncode == 65
+        assert reason in refused.stderr
+    # Not only regular files: `import_definitions <(…)` of a shell is a pipe.
+    empty = ctl.run("import_definitions", "/dev/stdin", stdin="")
+    assert "Failed to deserialise input" in empty.stderr
     assert ctl.run("export_definitions", "-", "--format", "erlang").returncode == 65
     ctl("delete_vhost", "half")
 

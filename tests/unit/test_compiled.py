@@ -181,6 +181,35 @@ def test_plain_python_that_was_not_asked_for_says_how_to_get_the_compiled_form(
     assert advice == compiled.HOW_TO_COMPILE
 
 
+def checked(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "tools" / "compiled.py", "--check"]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def test_what_compiling_lacks_is_said_at_once(tmp_path: Path) -> None:
+    """`make install FORM=compiled` and `make deb` said it after minutes, or not by its name."""
+    env = {name: value for name, value in os.environ.items() if name != "CC"}
+    without = checked(env | {"PATH": str(tmp_path)})
+    assert without.returncode == 1
+    assert without.stderr.startswith("compiled: ")
+    assert "is missing: apt-get install gcc" in without.stderr
+    assert "FORM=python" in without.stderr
+    compiler = tmp_path / "some-cc"
+    compiler.touch(mode=0o755)
+    assert checked(env | {"PATH": str(tmp_path), "CC": "some-cc -pthread"}).returncode == 0
+
+
+def test_header_of_python_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CC", sys.executable)
+    monkeypatch.setattr(tool.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(tool.NotCompiledError, match=r"Python\.h is missing: .*python3\.\d+-dev"):
+        tool.check()
+    (tmp_path / "Python.h").touch()
+    tool.check()
+
+
 def test_every_module_that_is_named_for_compiling_exists() -> None:
     names = tool.sources()
     assert len(names) > 150

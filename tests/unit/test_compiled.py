@@ -182,7 +182,7 @@ def test_plain_python_that_was_not_asked_for_says_how_to_get_the_compiled_form(
 
 
 def checked(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, ROOT / "tools" / "compiled.py", "--check"]
+    command = [sys.executable, str(ROOT / "tools" / "compiled.py"), "--check"]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
@@ -203,7 +203,7 @@ def test_header_of_python_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CC", sys.executable)
-    monkeypatch.setattr(tool.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(tool.NotCompiledError, match=r"Python\.h is missing: .*python3\.\d+-dev"):
         tool.check()
     (tmp_path / "Python.h").touch()

@@ -168,6 +168,15 @@ class LazyGroup(click.Group):
         entry_point = _foreign().get(cmd_name)
         return None if entry_point is None else _load(cmd_name, entry_point)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whoever reads its output may have enough (`| head`)."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Here, since click would end with status 1.
+            standard_streams.give_up_output()
+            return errors.EXIT_OK
+
     def summaries(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
         """Return (command, what it does) by the title of its group; commands of other parts first,
         which are not imported for it.
@@ -330,10 +339,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has enough.
-        sys.stderr.close()
-        return errors.EXIT_OK
     except OSError as error:
         standard_streams.give_up_output()
         _complain(errors.CtlError(standard_streams.in_words(error), errors.EXIT_IO))

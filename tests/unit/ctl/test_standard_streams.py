@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,20 @@ def test_output_without_room_is_a_sentence_and_status_74(code: str) -> None:
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert done.returncode == standard_streams.EXIT_IO
+
+
+def test_a_reader_that_has_enough_is_no_failure() -> None:
+    """`brokerctl list_queues | head -1` in a script with `set -o pipefail`."""
+    code = "from brokerd.ctl.main import main; main(['autocomplete', 'list'])"
+    command = [sys.executable, "-c", code]
+    # Nobody reads: the first write fails.
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])

@@ -574,6 +574,16 @@ class BrokerConfig(_Section):
         return base + self.node.port_offset if base else 0
 
     @property
+    def peer_host(self) -> str:
+        """Return where the peer port listens: of a lone member on loopback, nobody else has
+        business there.
+        """
+        if self.node.bind:
+            return self.node.bind
+        is_alone = not (self.cluster.members or self.cluster.address)
+        return "127.0.0.1" if is_alone else "[::]"
+
+    @property
     def node_name(self) -> str:
         """Return the member's name."""
         return self.node.name or f"brokerd@{socket.gethostname().split('.')[0]}"

@@ -199,15 +199,10 @@ def _host_config(config: BrokerConfig) -> cluster_config.HostConfig:
 
 
 def _peer_bind(config: BrokerConfig) -> str:
-    """A lone member's peer port is on loopback only: nobody else has business there."""
-    port = config.port("peer")
-    host = config.node.bind
-    if not host:
-        is_alone = not (config.cluster.members or config.cluster.address)
-        host = "127.0.0.1" if is_alone else "[::]"
-    elif ":" in host:
+    host = config.peer_host
+    if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    return f"{host}:{port}"
+    return f"{host}:{config.port('peer')}"
 
 
 async def _start(

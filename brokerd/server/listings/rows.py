@@ -409,7 +409,7 @@ def _listeners(services: Sources) -> list[Row]:
     return [
         {
             "node": services.node,
-            "interface": config.node.bind or "[::]",
+            "interface": config.peer_host if name == "peer" else config.node.bind or "[::]",
             "port": config.port(name),
             "protocol": protocol,
             "purpose": purpose,

@@ -27,6 +27,13 @@ def test_an_offset_moves_every_port_but_leaves_what_is_off() -> None:
     assert (made.port("amqp"), made.port("http")) == (5772, 0)
 
 
+def test_a_lone_members_peer_port_is_on_loopback() -> None:
+    others = {"cluster": {"members": "a=h:1"}}
+    assert config.load(None, {}, {}).peer_host == "127.0.0.1"
+    assert config.load(None, {}, others).peer_host == "[::]"
+    assert config.load(None, {}, {"node": {"bind": "10.0.0.1"}, **others}).peer_host == "10.0.0.1"
+
+
 @pytest.mark.parametrize(
     "name", ["a/../../b", "/b", "..", ".", "a b", "a,b", "a=b", "a\n", "n" * 201]
 )

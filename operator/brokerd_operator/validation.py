@@ -246,8 +246,10 @@ def _identity_errors(
         known = ", ".join([*sorted(kinds), "Secret"])
         yield FieldError("kind", f'unknown kind "{kind}", known: {known}')
         return
-    if body.get("apiVersion") != wanted:
-        yield FieldError("apiVersion", f'must be {wanted}, is "{body.get("apiVersion")}"')
+    given = body.get("apiVersion")
+    if given != wanted:
+        said = "is missing" if given is None else f'is "{given}"'
+        yield FieldError("apiVersion", f"must be {wanted}, {said}")
 
 
 def _first(errors: Iterable[FieldError]) -> tuple[FieldError, ...]:

@@ -467,7 +467,8 @@ RULES = (
          "bind a queue, name an alternate exchange, or delete the exchange", _unbound,
          DAY_WINDOWS),
     Rule("POLICY-UNUSED", "info", "policy_coverage_1h", False,
-         "mend its pattern, apply-to or priority, or delete it", _useless_policy, DAY_WINDOWS),
+         "mend its pattern, apply-to, priority or keys (a key that a type of queue does not know "
+         "keeps it off them), or delete it", _useless_policy, DAY_WINDOWS),
     Rule("CAP", "info", "capacity_1d", False,
          "set the members' memory to the target", _capacity),
     Rule("DISK-FILLS", "warning", "capacity_1d", False,

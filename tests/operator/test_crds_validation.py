@@ -72,8 +72,9 @@ def test_unknown_fields_outside_of_the_spec_are_named_too() -> None:
         ({"kind": "Deployment", "apiVersion": "apps/v1"}, 'unknown kind "Deployment"'),
         (
             {"kind": "Queue", "apiVersion": "brokerd.io/v1"},
-            "apiVersion: must be brokerd.io/v1alpha1",
+            'apiVersion: must be brokerd.io/v1alpha1, is "brokerd.io/v1"',
         ),
+        ({"kind": "Queue"}, "apiVersion: must be brokerd.io/v1alpha1, is missing"),
         ({"kind": "Queue", "apiVersion": "brokerd.io/v1alpha1"}, "metadata.name: required value"),
     ],
 )

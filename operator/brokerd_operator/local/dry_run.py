@@ -95,7 +95,10 @@ async def run(directory: Path, data_dir: Path, targets: Mapping[str, Target]) ->
     wanted.running = frozenset(topologies)
     wanted.clusters = _clusters(wanted, topologies)
     if not topologies:
-        report.lines.append("no cluster runs: everything would be made")
+        report.lines.append(
+            "no cluster of `up` runs: everything would be made; -n HOST:PORT, or --broker "
+            "CLUSTER=HOST:PORT, names a broker that runs"
+        )
     order = {kind: rank for rank, kind in enumerate(registry.KINDS)}
     for key in sorted(wanted.cache.all_keys(), key=lambda key: (order[key.kind], key)):
         if key.kind in registry.TOPOLOGY_KINDS:

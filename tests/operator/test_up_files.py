@@ -202,46 +202,49 @@ def test_definitions_of_rabbitmq_become_resources_that_are_valid(tmp_path: Path)
     }
 
 
+_METADATA = {"description": "Tills", "tags": ["a", "b"], "default_queue_type": "quorum"}
+#: Settings in the forms of RabbitMQ 4.3 and of earlier ones.
+_SETTINGS: dict[str, Any] = {
+    "vhosts": [
+        {"name": "shop", "limits": [], "metadata": _METADATA},
+        {
+            "name": "old",
+            "description": "Old",
+            "tags": "c, d",
+            "default_queue_type": "undefined",
+        },
+        {"name": "logs", "metadata": {"default_queue_type": "stream"}},
+    ],
+    "users": [
+        {"name": "web", "tags": "management,policymaker", "limits": {"max-channels": 7}},
+        {"name": "bare", "tags": [], "limits": []},
+    ],
+    "parameters": [
+        {
+            "component": "vhost-limits",
+            "name": "limits",
+            "vhost": "shop",
+            "value": {"max-queues": 5, "max-connections": 9},
+        },
+        {
+            "component": "operator_policy",
+            "name": "bound",
+            "vhost": "shop",
+            "value": {
+                "pattern": "^t",
+                "apply-to": "all",
+                "priority": 1,
+                "definition": {"max-length": 3},
+            },
+        },
+    ],
+}
+
+
 def test_settings_of_vhosts_and_users_in_definitions_are_kept_or_named(tmp_path: Path) -> None:
     """In the forms of 4.3 (`metadata`) and of earlier ones; limits are parameters in RabbitMQ."""
-    metadata = {"description": "Tills", "tags": ["a", "b"], "default_queue_type": "quorum"}
-    parsed = {
-        "vhosts": [
-            {"name": "shop", "limits": [], "metadata": metadata},
-            {
-                "name": "old",
-                "description": "Old",
-                "tags": "c, d",
-                "default_queue_type": "undefined",
-            },
-            {"name": "logs", "metadata": {"default_queue_type": "stream"}},
-        ],
-        "users": [
-            {"name": "web", "tags": "management,policymaker", "limits": {"max-channels": 7}},
-            {"name": "bare", "tags": [], "limits": []},
-        ],
-        "parameters": [
-            {
-                "component": "vhost-limits",
-                "name": "limits",
-                "vhost": "shop",
-                "value": {"max-queues": 5, "max-connections": 9},
-            },
-            {
-                "component": "operator_policy",
-                "name": "bound",
-                "vhost": "shop",
-                "value": {
-                    "pattern": "^t",
-                    "apply-to": "all",
-                    "priority": 1,
-                    "definition": {"max-length": 3},
-                },
-            },
-        ],
-    }
     file = tmp_path / "definitions.json"
-    file.write_text(json.dumps(parsed))
+    file.write_text(json.dumps(_SETTINGS))
     result = export_topology.to_resources(export_topology.read_definitions(file), "prod", None)
     validator = validation.Validator.from_directory()
     specs = {}

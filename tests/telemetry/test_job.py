@@ -202,7 +202,8 @@ def test_published_metrics_please_promtool(done: Done) -> None:
 def test_the_report_begins_with_what_clients_published(done: Done) -> None:
     page = (done.out / "publish" / "report.html").read_text()
     (published,) = query(done.out, 'SELECT sum("in")::BIGINT FROM usage_1h')
-    assert f"Clients published {published[0]:,} messages" in page
+    # A member was killed: what it had counted last is not known.
+    assert f"Clients published at least {published[0]:,} messages" in page
 
 
 def test_a_run_says_where_its_time_went(done: Done) -> None:
@@ -497,10 +498,8 @@ def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
     assert (out / "ledger" / "CURRENT").read_text() == before
     assert query(out, "SELECT count(*) FROM queue_1h")[0][0] > 0
     run(raw, out)
-    # How complete an hour is may look different from within it, before the next one is known.
-    columns = (
-        "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness') AND NOT suffix(c, '_limit_drop'))"
-    )
+    # How complete an hour is, and why it is not judged, may look different from within it.
+    columns = "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness', 'not_judged') AND NOT suffix(c, '_limit_drop'))"
     for table in TABLES:
         sql = f"SELECT {columns} FROM {table}"
         assert close(query(out, sql), query(done.out, sql)), table
@@ -558,7 +557,7 @@ def test_a_stream_that_is_killed_twice_makes_the_tables_of_one_whole_run(
     said = run_command("stream", "--raw", str(raw), "--out", str(out), "--once")
     # The batch that Spark did not know to be done was offered again, and nothing of it counted.
     assert said.index("no new telemetry") < said.index("done in")
-    columns = "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness'))"
+    columns = "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness', 'not_judged'))"
     for table in TABLES:
         sql = f"SELECT {columns} FROM {table}"
         assert close(query(out, sql), query(done.out, sql)), table

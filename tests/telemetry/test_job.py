@@ -499,7 +499,10 @@ def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
     assert query(out, "SELECT count(*) FROM queue_1h")[0][0] > 0
     run(raw, out)
     # How complete an hour is, and why it is not judged, may look different from within it.
-    columns = "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness', 'not_judged') AND NOT suffix(c, '_limit_drop'))"
+    columns = (
+        "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness', 'not_judged') "
+        "AND NOT suffix(c, '_limit_drop'))"
+    )
     for table in TABLES:
         sql = f"SELECT {columns} FROM {table}"
         assert close(query(out, sql), query(done.out, sql)), table

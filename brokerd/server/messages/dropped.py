@@ -1,4 +1,4 @@
-"""Messages that went without a client's doing: counted by cause for the metrics, and logged.
+"""Messages that went without a delivery: counted by cause for the metrics, and logged.
 
 A purge, the end of a queue, a policy, a shovel that gives up.  Not for what queues drop message by
 message (their own counters), nor for what publishers are told of.

@@ -1,9 +1,8 @@
 """What the broker remembers beside a message's own bytes.
 
 Kept in `Content[3]`, and only where there is something to remember, so that the ordinary message
-costs nothing.  Never sent to clients as such.  Two forms stand side by side in logs: small JSON,
-and a packed one for what many messages have, their own TTL and priority; who writes the second must
-know that all members can read it (features.PACKED_ANNOTATIONS).
+costs nothing.  Never sent to clients as such.  Two forms stand side by side in logs: a packed one
+for what many messages have, their own TTL and priority, and small JSON for all else.
 """
 
 from __future__ import annotations
@@ -62,12 +61,9 @@ _TTL_MAX = (1 << 64) - 1
 _PRIORITY_MAX = 255
 
 
-def encode(annotations: Annotations, *, packed: bool = False) -> bytes:
-    """Return the form for the log, b"" when there is nothing to remember.
-
-    packed: all members can read the packed form; it is taken where it can hold everything.
-    """
-    if packed and _is_packable(annotations):
+def encode(annotations: Annotations) -> bytes:
+    """Return the form for the log, b"" when there is nothing to remember."""
+    if _is_packable(annotations):
         return _pack(annotations.ttl_ms, annotations.priority)
     fields = {
         name: value

@@ -20,8 +20,6 @@ class QueueOptions:
     dead_letter_routing_key: str | None = None
     #: True only if all of R-ALO-1 holds.
     at_least_once: bool = False
-    #: Dead letters that wait are kept when a change ends that (feature flag kept_dead_letters).
-    keeps_letters: bool = False
     #: The queue's own, not set from outside: where letters go that wait while the settings name no
     #: dead letter exchange.
     letters_exchange: str | None = None
@@ -31,8 +29,7 @@ class QueueOptions:
     #: "3.x", "4.0" or "4.3" (R-DL-2), or "failures": as 4.3, and only a failure ends a message;
     #: without a limit, what comes back is served first.
     delivery_count_mode: str = "3.x"
-    #: Nobody set the limit: what is dropped for it is counted.  This and "failures" wait for the
-    #: feature flag default_delivery_limit.
+    #: The limit is the default: what is dropped for it is counted.
     delivery_limit_is_default: bool = False
     max_length: int | None = None
     max_length_bytes: int | None = None

@@ -249,7 +249,6 @@ def _base(given: Given) -> Base:
         config.node_name,
         host.incarnation,
         host.before_flush,
-        lambda: catalog.view.enabled_features,
         # The simulator's is not the machine's.
         clock=asyncio.get_running_loop().time,
         refused=refused.count,

@@ -22,9 +22,9 @@ from brokerd.raft.messages import Configuration, HardState, NodeId, configuratio
 from brokerd.storage.errors import CorruptLog, UnknownFormat
 
 MAGIC = b"BRKDWAL\n"
-#: 2: STAGED records.  3: what was synced stands in the head of the segment, see SyncMark.
-FORMAT_VERSION = 3
-READABLE_VERSIONS = (1, 2, 3)
+#: Rises with each change that an earlier build cannot read, or that reads an earlier build's data
+#: otherwise; versions 1 to 3 were of commits before the first release.
+FORMAT_VERSION = 4
 
 #: Record kinds.
 BATCH = 1  # starts every write: index = its number, birth = bytes of the write
@@ -79,7 +79,6 @@ MARK_NAME = "synced.mark"
 SYNC_MARK_COPY = 512
 SEGMENT_DATA_START = 8192
 #: Of segments of version 2 and before, which have no such page.
-EARLIER_DATA_START = SEGMENT_HEADER_BYTES
 
 SECOND_MARK_AT = SYNC_MARK_AT + SYNC_MARK_COPY
 
@@ -108,17 +107,6 @@ class SegmentHeader:
     seed: int = 0
     #: False: one of the two copies was unreadable.
     both_copies: bool = True
-    version: int = FORMAT_VERSION
-
-    @property
-    def data_start(self) -> int:
-        """Where the first record stands."""
-        return SEGMENT_DATA_START if self.has_sync_mark else EARLIER_DATA_START
-
-    @property
-    def has_sync_mark(self) -> bool:
-        """Whether the segment's head says what was synced."""
-        return self.version >= 3
 
 
 @dataclass(slots=True)
@@ -142,7 +130,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     node = header.node_id.encode()
     body = SEGMENT_HEADER.pack(
         MAGIC,
-        header.version,
+        FORMAT_VERSION,
         header.size,
         header.segment,
         header.salt,
@@ -170,26 +158,18 @@ def decode_segment_header(image: bytes, name: str) -> SegmentHeader:
         (_, version, size, segment, salt, fresh, length, node, file, born) = (
             SEGMENT_HEADER.unpack_from(copy)
         )
-        if version not in READABLE_VERSIONS:
+        if version != FORMAT_VERSION:
             unknown = version
             continue
         node_id = node[:length].decode()
         good.append(
-            SegmentHeader(
-                segment,
-                size,
-                salt,
-                bool(fresh),
-                node_id,
-                (file, born),
-                checksum,
-                version=version,
-            )
+            SegmentHeader(segment, size, salt, bool(fresh), node_id, (file, born), checksum)
         )
     if not good and unknown is not None:
         raise UnknownFormat(
-            f"{name}: log format version {unknown}; this build reads version {FORMAT_VERSION} "
-            "and before. Start the version that wrote it; nothing was changed"
+            f"{name}: log format version {unknown}; this build reads version {FORMAT_VERSION}. "
+            "Start the build that wrote it, or begin with an empty data_dir and import its "
+            "definitions; nothing was changed"
         )
     if not good:
         raise CorruptLog(f"{name}: both copies of the segment header are unreadable")

@@ -120,7 +120,7 @@ def _look_for_copy(
     """A file that is not the one that was written may be older than what this member has told
     others since: it is doubted until they have said what they remember (promises.py).
     """
-    if header.has_sync_mark and any(header.identity) and header.identity != identity:
+    if any(header.identity) and header.identity != identity:
         where = place(header.segment, records.COPIED)
         recovery.lost.append(where)
         recovery.notes.append(

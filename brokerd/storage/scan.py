@@ -100,12 +100,12 @@ class _Scanner:
         self.is_tail = is_tail
         self.scan = SegmentScan(header)
         self.marker = header.salt.to_bytes(4, "little")
-        self.position = self.scan.end = self.scan.last_batch_start = header.data_start
+        self.position = self.scan.end = self.scan.last_batch_start = records.SEGMENT_DATA_START
         self.batch_end = self.position
         #: What was synced for certain ends here.
         self.synced_end = self.position
         self.mark = None
-        if header.has_sync_mark and is_tail:
+        if is_tail:
             self.mark = records.decode_sync_mark(image, header)
             last = records.decode_sync_mark(last_mark, header, (0,))
             for mark in (self.mark, last):
@@ -130,7 +130,7 @@ class _Scanner:
             self._lose(size, f"file has {size} bytes, was created with {nominal}")
         elif not self.is_tail:
             self._lose(self.position, "the end of the segment (its seal) is missing")
-        elif self.header.has_sync_mark:
+        else:
             self._judge_mark()
 
     def _judge_mark(self) -> None:

@@ -103,19 +103,11 @@ class SegmentFiles:
         source, is_fresh, filled = self._source(size)
         descriptor = self.disk.open(source)
         identity = self.disk.identity(descriptor)
-        header = SegmentHeader(
-            segment,
-            size,
-            new_salt(self.disk),
-            is_fresh,
-            self.config.node_id,
-            identity,
-            version=records.FORMAT_VERSION,
-        )
+        salt = new_salt(self.disk)
+        header = SegmentHeader(segment, size, salt, is_fresh, self.config.node_id, identity)
         self.disk.write(descriptor, records.encode_segment_header(header), 0)
-        if header.has_sync_mark:
-            mark = records.encode_sync_mark(header, SyncMark(batches, header.data_start))
-            self.disk.write(descriptor, records.twice(mark), records.SYNC_MARK_AT)
+        mark = records.encode_sync_mark(header, SyncMark(batches, records.SEGMENT_DATA_START))
+        self.disk.write(descriptor, records.twice(mark), records.SYNC_MARK_AT)
         self.disk.sync(descriptor)
         self.disk.rename(source, self.path(segment))
         self.disk.sync_directory(self.directory)
@@ -123,7 +115,7 @@ class SegmentFiles:
         self.sizes[segment] = size
         self.next_id = segment + 1
         self._prepare_next()
-        return ActiveSegment(header, descriptor, header.data_start, filled)
+        return ActiveSegment(header, descriptor, records.SEGMENT_DATA_START, filled)
 
     def mark(self, mark: bytes) -> None:
         """Write down what was synced last, for whoever comes after this process; OSError."""

@@ -251,7 +251,7 @@ class LogWriter:
             self._rotate(records.SEGMENT_DATA_START + size + overhead)
         start = self.active.end
         extra = b""
-        if start == self.active.header.data_start:
+        if start == records.SEGMENT_DATA_START:
             extra = self._encode(self.segments_record(), start + HEADER_BYTES)
         self.state.batches += 1
         total = HEADER_BYTES + len(extra) + size
@@ -264,8 +264,7 @@ class LogWriter:
         image = b"".join(parts)
         assert self.active.end + len(image) == position, "a record's size was miscounted"
         self._store(image)
-        if self.active.header.has_sync_mark:
-            self._mark()
+        self._mark()
 
     def _store(self, image: bytes) -> None:
         self._write(self._with_zeros(image), self.active.end)

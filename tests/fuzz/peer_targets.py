@@ -192,7 +192,7 @@ def record_data(data: bytes) -> None:
 
 def _segment() -> bytes:
     header = records.SegmentHeader(3, SEGMENT_BYTES, 0x5A17, True, "a")
-    out = records.encode_segment_header(header).ljust(header.data_start, b"\0")
+    out = records.encode_segment_header(header).ljust(records.SEGMENT_DATA_START, b"\0")
     state = records.GroupState(HardState(1, A, 1), Configuration((A, B)))
     for kind, uid, index, data in (
         (records.BATCH, 0, 1, b""),

@@ -60,7 +60,6 @@ OPTIONS: list[dict[str, Any]] = [
         "overflow": "reject-publish",
         "dead_letter_exchange": "dlx",
         "delivery_limit": 1,
-        "keeps_letters": True,
     },
     {"single_active_consumer": True},
     {"queue_type": "quorum", "single_active_consumer": True, "delivery_limit": 3},
@@ -533,7 +532,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         gone = sum(high - low for low, high in settled)
         assert self.machine.overview()["dl_pending"] == before - gone
 
-    @precondition(lambda self: self.machine.options.keeps_letters)
+    @precondition(lambda self: self.machine.options.queue_type == "quorum")
     @rule(at_least_once=st.booleans(), exchange=st.sampled_from([None, "dlx", "other"]))
     def change_terms(self, at_least_once: bool, exchange: str | None) -> None:
         """R-ALO-9: not one letter that waits is lost for it."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from brokerd.core.catalog import (
     exchange_types,
-    features,
     federation_type,
     names,
     policy,
@@ -50,7 +49,7 @@ def judge(operation: Json, profile: Profile, view: CatalogState) -> None:
     decides: the machine is the same under every profile.
 
     Outside mrg a queue's alternate exchange is no known setting (O-19); in it an exchange that is
-    one cannot be deleted (R-MQ-9).  So is what earlier versions took, of which logs are full.
+    one cannot be deleted (R-MQ-9).
     """
     for each in operation.get("operations", (operation,)):
         judged = _in_use if profile.queue_ae else _unknown_alternate
@@ -149,7 +148,7 @@ def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) 
     if names.is_reserved(name) or not name:
         return refusals.access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
     if spec["type"] == federation_type.TYPE:
-        refused = check_federation_type(state, spec["arguments"])
+        refused = federation_type.check_arguments(spec["arguments"])
         if refused is not None:
             return refused
     limit = state.limit(vhost, "max-exchanges")
@@ -159,15 +158,6 @@ def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) 
             f"exchange limit of {limit} is reached"
         )
     return None
-
-
-def check_federation_type(state: CatalogState, arguments: Json) -> Refused | None:
-    """Refuse an exchange of a link that cannot be, or that not all members know (R-FX-4)."""
-    if features.UPSTREAM_EXCHANGES not in state.enabled_features:
-        # RabbitMQ's downstream side falls back to fanout on 503 only (3.10.8, tried).
-        text = f"unknown exchange type '{federation_type.TYPE}'"
-        return Refused(refusals.COMMAND_INVALID, text, True)
-    return federation_type.check_arguments(arguments)
 
 
 def check_new_queue(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:

@@ -186,8 +186,7 @@ class CatalogMachine:
         if "verdict" in operation:
             return catalog_checks.reply(REFUSED, operation["verdict"], refusals.PRECONDITION_FAILED)
         try:
-            enabled = self.state.enabled_features
-            spec = catalog_specs.normalise(kind, vhost, name, operation["spec"], enabled)
+            spec = catalog_specs.normalise(kind, vhost, name, operation["spec"])
         except catalog_specs.SpecError as error:
             return catalog_checks.reply(REFUSED, str(error), refusals.PRECONDITION_FAILED)
         if kind == "binding":
@@ -310,12 +309,9 @@ class CatalogMachine:
 
     def _forget_node(self, node: str) -> None:
         """A member of the same name that comes later is another one."""
-        # The last release left it wanted, and both must come to the same state.
-        is_unwanted = features.REMOVED_NOT_WANTED in self.state.enabled_features
         for queue in self.state.queues():
             queue_membership.without_node(queue.membership, node)
-            if is_unwanted:
-                queue_membership.not_wanted(queue.membership, queue.members, node)
+            queue_membership.not_wanted(queue.membership, queue.members, node)
         self.state.understood_features.pop(node, None)
 
     def _check_exchange_delete(self, exchange: Exchange, operation: Json) -> Refused | None:

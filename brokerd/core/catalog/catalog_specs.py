@@ -9,10 +9,10 @@ Pure; used by the catalog only.  docs/reference/topology.md shows the same shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from brokerd.core.catalog import arguments, features, names, policy_keys
+from brokerd.core.catalog import arguments, names, policy_keys
 from brokerd.core.catalog.exchange_types import TYPES
 
 Json = dict[str, Any]
@@ -169,18 +169,12 @@ _FIELDS: dict[str, dict[str, Field]] = {
 #: May be missing or null in the stored spec.
 _OPTIONAL: dict[str, dict[str, Callable[[str, Any], Any]]] = {
     "queue": {"replicas": _integer},
-    # Only with the feature flag password_overlap: members before it would refuse the field.
     "user": {"previous_password_hash": _text, "previous_until_ms": _integer},
 }
 
 
-def normalise(
-    kind: str, vhost: str, name: str, spec: Json, enabled: Collection[str] = features.names()
-) -> Json:
-    """Return the spec in its stored shape; raises SpecError.
-
-    enabled: feature flags of the cluster, so that members of different versions agree.
-    """
+def normalise(kind: str, vhost: str, name: str, spec: Json) -> Json:
+    """Return the spec in its stored shape; raises SpecError."""
     _check_size(spec)
     fields = _FIELDS[kind]
     optional = _OPTIONAL.get(kind, {})
@@ -199,7 +193,7 @@ def normalise(
             result[field] = check(field, spec[field])
     extra = _EXTRA.get(kind)
     if extra is not None:
-        extra(vhost, name, result, enabled)
+        extra(vhost, name, result)
     return result
 
 
@@ -221,7 +215,7 @@ def _check_size(spec: Json) -> None:
         raise SpecError(f"larger than {SPEC_BYTES_MAX} bytes")
 
 
-def _queue(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> None:
+def _queue(vhost: str, name: str, spec: Json) -> None:
     if spec["type"] == "quorum":
         if not spec["durable"] or spec["auto_delete"]:
             wrong = "non-durable" if not spec["durable"] else "auto-delete"
@@ -234,9 +228,8 @@ def _queue(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> None:
     declared = spec["arguments"].get("x-queue-type", spec["type"])
     if declared != spec["type"]:
         raise SpecError(f"type is {spec['type']} but x-queue-type is {arguments.shown(declared)}")
-    takes_idle = features.IDLE_VALUES in enabled
     refused = arguments.check_queue_arguments(
-        spec["type"], spec["arguments"], vhost, name, takes_idle=takes_idle
+        spec["type"], spec["arguments"], vhost, name, takes_idle=True
     )
     if refused is not None:
         raise SpecError(refused.text)
@@ -245,7 +238,7 @@ def _queue(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> None:
             raise SpecError(f"settings: '{key}' is not supported by {spec['type']} queues")
 
 
-def _exchange(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> None:
+def _exchange(vhost: str, name: str, spec: Json) -> None:
     alternate = spec["arguments"].get("alternate-exchange", "")
     if type(alternate) is not str:
         raise SpecError(
@@ -254,24 +247,24 @@ def _exchange(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> No
         )
 
 
-def _policy(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> None:
+def _policy(vhost: str, name: str, spec: Json) -> None:
     if len(spec["pattern"].encode("utf-8", "surrogateescape")) > policy_keys.PATTERN_BYTES_MAX:
         raise SpecError(f"pattern: longer than {policy_keys.PATTERN_BYTES_MAX} bytes")
-    error = policy_keys.check_definition(spec["definition"], False, enabled)
+    error = policy_keys.check_definition(spec["definition"], False)
     if error is not None:
         raise SpecError(error)
 
 
-def _operator_policy(vhost: str, name: str, spec: Json, enabled: Collection[str]) -> None:
-    _policy(vhost, name, spec, enabled)
-    error = policy_keys.check_definition(spec["definition"], True, enabled)
+def _operator_policy(vhost: str, name: str, spec: Json) -> None:
+    _policy(vhost, name, spec)
+    error = policy_keys.check_definition(spec["definition"], True)
     if error is not None:
         raise SpecError(error)
     if spec["apply-to"] in ("all", "exchanges"):
         raise SpecError("apply-to: an operator policy applies to queues only")
 
 
-_EXTRA: dict[str, Callable[[str, str, Json, Collection[str]], None]] = {
+_EXTRA: dict[str, Callable[[str, str, Json], None]] = {
     "queue": _queue,
     "exchange": _exchange,
     "policy": _policy,

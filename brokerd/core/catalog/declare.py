@@ -17,7 +17,6 @@ from brokerd.core.catalog import (
     catalog_checks,
     equivalence,
     exchange_types,
-    features,
     federation_type,
     names,
     policy,
@@ -97,7 +96,7 @@ def declare_exchange(
     if passive:
         return _passive_exchange(view, profile, access, name)
     if exchange_type == federation_type.TYPE:
-        refused = catalog_checks.check_federation_type(view, exchange_arguments or {})
+        refused = federation_type.check_arguments(exchange_arguments or {})
         if refused is not None:
             return refused
     if exchange_type not in exchange_types.TYPES:
@@ -297,9 +296,8 @@ def _check_new_queue(
     foreign = arguments.STREAM_ARGUMENTS.get(profile.queues_stream_arguments, ())
     if queue_type == "quorum" and profile.queues_master_locator != "warn":
         foreign = (*foreign, arguments.MASTER_LOCATOR)
-    takes_idle = profile.queues_idle_values and features.IDLE_VALUES in view.enabled_features
     refused = arguments.check_queue_arguments(
-        queue_type, spec["arguments"], vhost, name, foreign, takes_idle=takes_idle
+        queue_type, spec["arguments"], vhost, name, foreign, takes_idle=profile.queues_idle_values
     )
     if refused is not None or queue_type != "quorum":
         return refused

@@ -10,11 +10,11 @@ object changes.  For router, sessions, queue leaders (QueueOptions) and federati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerd.core.catalog import features, names, patterns, policy_keys
+from brokerd.core.catalog import names, patterns, policy_keys
 from brokerd.core.catalog.catalog_objects import Entry, Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
@@ -272,16 +272,12 @@ def effective_exchange(view: CatalogState, exchange: Exchange) -> ExchangeOption
     return options
 
 
-def _delivery_limit(
-    values: Json, profile: Profile, enabled: Collection[str]
-) -> tuple[int | None, str, bool]:
+def _delivery_limit(values: Json, profile: Profile) -> tuple[int | None, str, bool]:
     """Return the limit, what counts against it, and whether it is the default (R-DL-1, R-DL-2).
 
     Against a limit that somebody set every return counts, where the profile says so; against the
     default only failures do: a message that nobody set a limit for is not dropped because its
     consumers give it back.
-    enabled: feature flags.  Until all members know of default limits they count as RabbitMQ 4.3
-    does, which each of them can.
     """
     mode = profile.quorum_delivery_count_mode
     limit = values.get("delivery-limit")
@@ -291,14 +287,13 @@ def _delivery_limit(
     if limit is not None and default is not None:
         # R-DL-7: as 4.3.6 a queue whose limit is switched off serves first what has come back.
         # Versions before 4.0, which have no default, put it to the back.
-        return None, ("failures" if features.RETURNS_IN_FRONT in enabled else mode), False
+        return None, "failures", False
     if limit is not None or default is None:
         return None, mode, False
-    is_told = features.DEFAULT_DELIVERY_LIMIT in enabled
     if mode == "3.x":
         # Of RabbitMQ, no version that counts every return has a default.
-        mode = "failures" if is_told else "4.3"
-    return default, mode, is_told
+        mode = "failures"
+    return default, mode, True
 
 
 def _max_priority(queue: Queue, profile: Profile) -> int:
@@ -344,13 +339,12 @@ def effective_queue_options(
     retry, retry_min_ms, retry_max_ms = delayed_retry(values if is_quorum else {})
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
-        limit, count_mode, is_default = _delivery_limit(values, profile, view.enabled_features)
+        limit, count_mode, is_default = _delivery_limit(values, profile)
     options = QueueOptions(
         queue_type=queue.type,
         dead_letter_exchange=dead_letter_exchange,
         dead_letter_routing_key=values.get("dead-letter-routing-key"),
         at_least_once=at_least_once,
-        keeps_letters=is_quorum and features.KEPT_DEAD_LETTERS in view.enabled_features,
         delivery_limit=limit,
         delivery_count_mode=count_mode,
         delivery_limit_is_default=is_default,

@@ -6,10 +6,9 @@ Pure tables.  How policies win, merge and meet arguments is in `policy.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from brokerd.core.catalog import features
 from brokerd.core.catalog.arguments import DEAD_LETTER_STRATEGIES, EXPIRY_MS_MAX, OVERFLOWS
 
 APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams")
@@ -94,18 +93,17 @@ FEDERATION_KEYS: dict[str, Check] = {
 #: R-POL-10
 EXCHANGE_KEYS: dict[str, Check] = {"alternate-exchange": _text} | FEDERATION_KEYS
 #: Of streams, which are not here: RabbitMQ 4.3.6 takes them in any policy, so that a file of
-#: definitions needs no change (feature flag `stream_policy_keys`).  Their ranges are its own.
+#: definitions needs no change.  Their ranges are its own.
 STREAM_KEYS: dict[str, Check] = {
     "max-age": _age,
     "initial-cluster-size": _int(0),
     "stream-max-segment-size-bytes": _int(0, _SEGMENT_BYTES_MAX),
     "stream-filter-size-bytes": _int(16, 255),
 }
-POLICY_KEYS: dict[str, Check] = QUEUE_KEYS | EXCHANGE_KEYS | STREAM_KEYS
-
-#: Instead of these checks where the feature flag `idle_values` is enabled, as RabbitMQ 4.3.6
-#: (tried).  There is no consumer timeout of 0 here, and no version 1 of queues.
-IDLE_KEYS: dict[str, Check] = {"consumer-timeout": _int(0), "queue-version": _int(1, 2)}
+#: Values without effect that policies may have, as in RabbitMQ 4.3.6 (tried).  There is no
+#: consumer timeout of 0 here, and no version 1 of queues.
+_IDLE_VALUES: dict[str, Check] = {"consumer-timeout": _int(0), "queue-version": _int(1, 2)}
+POLICY_KEYS: dict[str, Check] = QUEUE_KEYS | EXCHANGE_KEYS | STREAM_KEYS | _IDLE_VALUES
 
 #: R-POL-7
 OPERATOR_KEYS = frozenset(
@@ -190,20 +188,11 @@ def fault_of_delayed_retry(definition: Mapping[str, Any]) -> str | None:
 def check_definition(
     definition: Mapping[str, Any],
     is_operator: bool,
-    enabled: Collection[str] = features.names(),
 ) -> str | None:
-    """Return why a policy's definition is refused, whole (R-POL-1, R-POL-7).
-
-    enabled: feature flags of the cluster; a member of an earlier version refuses what they bring.
-    """
+    """Return why a policy's definition is refused, whole (R-POL-1, R-POL-7)."""
     if not definition:
         return "definition must not be empty"
-    known = POLICY_KEYS
-    if features.IDLE_VALUES in enabled:
-        known = known | IDLE_KEYS
-    if features.STREAM_POLICY_KEYS not in enabled:
-        known = {key: check for key, check in known.items() if key not in STREAM_KEYS}
-    error = check_keys(definition, known, "definition")
+    error = check_keys(definition, POLICY_KEYS, "definition")
     if error is None and is_operator:
         for key in sorted(definition):
             if key not in OPERATOR_KEYS:

@@ -70,8 +70,7 @@ class ReturnCause(IntEnum):
     NACK = 1
     REJECT = 2
     RECOVER = 3
-    #: The member has not written it to the client: it returns as if it had never left (ADR 69,
-    #: feature flag written_deliveries).
+    #: The member has not written it to the client: it returns as if it had never left (ADR 69).
     UNWRITTEN = 4
 
 
@@ -89,14 +88,10 @@ class Checkout:
     #: x-consumer-timeout; None: the queue's (R-QQ-22).
     timeout_ms: int | None = None
     #: So many more messages may be handed out to it, besides what it was granted before; None: as
-    #: many as its prefetch allows (feature flag written_deliveries).
+    #: many as its prefetch allows.
     credit: int | None = None
 
 
-#: Options that came with a feature flag.
-_FLAGGED = (
-    *("delivery_limit_is_default", "keeps_letters", "letters_exchange", "letters_routing_key"),
-)
 _HEAD = struct.Struct("<BB")
 _PAIR_COUNT = struct.Struct("<I")
 _U64x2 = struct.Struct("<QQ")
@@ -152,11 +147,7 @@ def _json(kind: Kind, fields: dict[str, Any]) -> bytes:
 
 def encode_checkout(checkout: Checkout) -> bytes:
     """Register a consumer.  Reply: JSON {"ok": true} or {"refused": code, "text": …}."""
-    fields = asdict(checkout)
-    if checkout.credit is None:
-        # An earlier version refuses a field that it does not know.
-        del fields["credit"]
-    return _json(Kind.CHECKOUT, fields)
+    return _json(Kind.CHECKOUT, asdict(checkout))
 
 
 def encode_cancel(consumer: ConsumerId) -> bytes:
@@ -267,20 +258,7 @@ def encode_node_up(node: str, incarnation: int, *, leads: bool = False) -> bytes
 
 def encode_update_options(options: QueueOptions) -> bytes:
     """Set the effective options; length limits trim at once (R-LEN-10)."""
-    return _json(Kind.UPDATE_OPTIONS, options_fields(options))
-
-
-def options_fields(options: QueueOptions) -> dict[str, Any]:
-    """Return the options as a log and a snapshot have them.
-
-    What came with a feature flag is left out while it says nothing: the last release refuses a
-    field that it does not know.
-    """
-    known = asdict(options)
-    for name in _FLAGGED:
-        if known[name] in (False, None):
-            del known[name]
-    return known
+    return _json(Kind.UPDATE_OPTIONS, asdict(options))
 
 
 def encode_tick() -> bytes:

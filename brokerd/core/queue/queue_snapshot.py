@@ -2,9 +2,8 @@
 
 Layout: version byte, u32 size of a JSON part, JSON part; then, as rows of i64, the entries and the
 ready spans (there may be a million of each); then the size columns of the entries whose messages
-differ in size, in the order of the entries, as they stood in the enqueue commands; then, in
-version 2, the columns of packed entries (queue_lanes.py), which stand in for a row of an entry and
-one of a span each.  Version 1 is written as long as nothing is packed.
+differ in size, in the order of the entries, as they stood in the enqueue commands; then the columns
+of packed entries (queue_lanes.py), which stand in for a row of an entry and one of a span each.
 Message bodies are not in it: the snapshot goes along with the live log entries
 (design/replication.md §2.8).  Only `queue_machine.py` uses it.
 """
@@ -15,20 +14,18 @@ import json
 import struct
 import sys
 from array import array
+from dataclasses import asdict
 from typing import Any
 
 from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueuers import EnqueuerKey
-from brokerd.core.queue.queue_commands import options_fields
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.core.queue.queue_store import Block, Entry, Place, Span, Store
 from brokerd.core.queue_options import QueueOptions, kept
 
 VERSION = 1
-#: With packed entries.
-VERSION_PACKED = 2
 
 _HEAD = struct.Struct("<BI")
 
@@ -68,7 +65,7 @@ def encode(state: QueueState) -> bytes:
     consumers = state.consumers
     active = consumers.active
     fields: dict[str, Any] = {
-        "options": options_fields(state.options),
+        "options": asdict(state.options),
         "counters": state.counters,
         "entries": len(entries) // _ENTRY_WIDTH,
         "spans": len(spans) // _SPAN_WIDTH,
@@ -92,21 +89,18 @@ def encode(state: QueueState) -> bytes:
         "suspected": state.suspected,
         "deleted": state.deleted,
         "more_to_deliver": state.more_to_deliver,
+        "doubtful_end": state.doubtful_end,
+        "blocks": blocks,
     }
-    if state.doubtful_end:
-        fields["doubtful_end"] = state.doubtful_end
-    if blocks:
-        fields["blocks"] = blocks
     text = json.dumps(fields, separators=(",", ":")).encode()
     numbers = struct.pack(f"<{len(entries) + len(spans)}q", *entries, *spans)
-    version = VERSION_PACKED if blocks else VERSION
-    return b"".join((_HEAD.pack(version, len(text)), text, numbers, *blobs, *packed))
+    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs, *packed))
 
 
 def decode_into(state: QueueState, data: bytes) -> None:
     """Fill a fresh state; raise ValueError for another version."""
     version, size = _HEAD.unpack_from(data)
-    if version not in (VERSION, VERSION_PACKED):
+    if version != VERSION:
         raise ValueError(f"queue snapshot version {version} is not known")
     at = _HEAD.size + size
     fields: dict[str, Any] = json.loads(data[_HEAD.size : at])
@@ -119,14 +113,13 @@ def decode_into(state: QueueState, data: bytes) -> None:
     for name in ("taken", "waiting"):
         for row, reason, time_ms, order in fields[name]:
             letters.restore(DeadSpan(_span(entries, row), reason, time_ms, order), name == "taken")
-    # The next five are not in what the first version wrote.
-    for row in fields.get("senders", ()):
+    for row in fields["senders"]:
         state.senders.restore(*row)
-    for row, due_ms in fields.get("delayed", ()):
+    for row, due_ms in fields["delayed"]:
         state.delayed.add(_span(entries, row), due_ms)
-    state.timeout_check_ms = fields.get("timeout_check_ms")
-    state.refusing = fields.get("refusing", False)
-    state.doubtful_end = fields.get("doubtful_end", 0)
+    state.timeout_check_ms = fields["timeout_check_ms"]
+    state.refusing = fields["refusing"]
+    state.doubtful_end = fields["doubtful_end"]
     letters.taken_term = fields["taken_term"]
     letters.next_order = fields["letters_order"]
     for key, next_sequence, refused in fields["enqueuers"]:
@@ -154,8 +147,8 @@ def _restore_messages(state: QueueState, fields: dict[str, Any], data: memoryvie
         entry.live += last - first
         span = Span(entry, first, last, expiry, level, acquired_count, delivery_count)
         items.append((None if place == _NONE else Place(place), level, span))
-    blocks = fields.get("blocks")
-    if blocks is None:
+    blocks = fields["blocks"]
+    if not blocks:
         for place_of_span, _, item in items:
             assert isinstance(item, Span)
             store.add(item, place_of_span)
@@ -208,8 +201,6 @@ def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:
         consumer = Consumer(ConsumerId(*row["id"]))
         for name in _CONSUMER_FIELDS:
             setattr(consumer, name, row[name])
-        consumer.timeout_ms = row.get("timeout_ms")
-        consumer.credit = row.get("credit")
         for held in row["held"]:
             span = _span(state.store.entries, held)
             consumer.held.add(span)
@@ -229,15 +220,13 @@ def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:
 
 
 _CONSUMER_FIELDS = (
-    "prefetch", "no_ack", "exclusive", "priority", "user", "order", "registered", "suspected",
+    *("prefetch", "no_ack", "exclusive", "priority", "user", "order", "registered", "suspected"),
+    *("timeout_ms", "credit"),
 )  # fmt: skip
 
 
 def _consumer_row(consumer: Consumer) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(consumer, name) for name in _CONSUMER_FIELDS}
-    row["timeout_ms"] = consumer.timeout_ms
-    if consumer.credit is not None:
-        row["credit"] = consumer.credit
     row["id"] = consumer.id
     row["held"] = [_row(span) for span in consumer.held]
     return row

@@ -521,9 +521,6 @@ class QueueState:
         if not self.letters.count:
             return
         options = self.options
-        if not (self._at_least_once or options.keeps_letters):
-            self._tell_dropped("policy", 0, self._lose_letters())
-            return
         if options.dead_letter_exchange is None:
             exchange, key = before.letters_target()
             old = replace(options, letters_exchange=exchange, letters_routing_key=key)

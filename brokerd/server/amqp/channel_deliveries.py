@@ -18,7 +18,6 @@ from brokerd.amqp import errors, methods, properties
 from brokerd.amqp.deliver import DeliverEncoder
 from brokerd.amqp.values import Long
 from brokerd.core import unacked
-from brokerd.core.catalog import features
 from brokerd.core.message import Range
 from brokerd.core.queue import effects, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId, Run
@@ -226,14 +225,12 @@ class ChannelDeliveries:
         if self._unflushed_at != flush_count:
             self._unflushed_at, self._unflushed_tag = flush_count, self.unacked.next_tag
 
-    def written(self) -> dict[int, dict[str, list[Range]]] | None:
+    def written(self) -> dict[int, dict[str, list[Range]]]:
         """Return by queue and consumer tag what the client was sent and the queue has not been told
-        to settle; None while not all members understand that (ADR 69).
+        to settle (ADR 69).
 
         What the socket was handed counts as sent: nobody knows how much of it has arrived.
         """
-        if features.WRITTEN_DELIVERIES not in self.catalog.view.enabled_features:
-            return None
         end, connection = self.unacked.next_tag, self.connection
         if connection.is_lost and self._unflushed_at == connection.flush_count:
             end = self._unflushed_tag
@@ -305,9 +302,7 @@ class ChannelDeliveries:
         self._drain()
 
     def _give_back(self, consumer: LocalConsumer, ranges: list[Range]) -> None:
-        cause = queue_commands.ReturnCause.RECOVER
-        if features.WRITTEN_DELIVERIES in self.catalog.view.enabled_features:
-            cause = queue_commands.ReturnCause.UNWRITTEN
+        cause = queue_commands.ReturnCause.UNWRITTEN
         self._settle(queue_commands.Kind.RETURN, (consumer.uid, consumer.id), ranges, cause)
 
     def unwritten_returns(self, consumer: LocalConsumer) -> None:
@@ -492,10 +487,8 @@ class ChannelDeliveries:
         if not self._got_acks:
             return []
         ranges: list[Range] = []
-        if features.SETTLING_GETS in self.catalog.view.enabled_features:
-            kept = self._got_acks.get(holder, ranges)
-            if len(kept) <= settling_gets.SETTLED_MAX:
-                ranges = self._got_acks.pop(holder, ranges)
+        if len(self._got_acks.get(holder, ranges)) <= settling_gets.SETTLED_MAX:
+            ranges = self._got_acks.pop(holder, ranges)
         self.send_got_acks()
         queue = self.services.queues.queue_of(holder[0]) if ranges else None
         if queue is not None:

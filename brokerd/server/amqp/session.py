@@ -259,9 +259,7 @@ class Session(ChannelPublishes):
             self.services.deliveries.remove(consumer.id)
         self.consumers.clear()
         self._backlog.clear()
-        self.publisher.leave(
-            {uid: None if written is None else written.get(uid, {}) for uid in self.groups}
-        )
+        self.publisher.leave({uid: written.get(uid, {}) for uid in self.groups})
 
     # ---- publishes --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from brokerd.core.catalog import features, policy
+from brokerd.core.catalog import policy
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
 from brokerd.federation import definitions, shovel
@@ -64,8 +64,6 @@ def problem(room: Room, vhost: str, parameter: str, value: Any) -> str | None:
 
 
 def _problem_of_shovel(view: CatalogState, vhost: str, name: str, value: Any) -> str | None:
-    if features.SHOVELS not in view.enabled_features:
-        return f"feature flag '{features.SHOVELS}' is not enabled: upgrade all members first"
     stored = view.parameters(vhost, shovel.COMPONENT).get(name)
     if isinstance(value, dict) and isinstance(stored, dict):
         # An export has no passwords, so that its import leaves those that are there.

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from brokerd.core.catalog import features
 from brokerd.federation import shovel
 from brokerd.federation.upstream import SEALED
 from brokerd.server.catalog.keyring import Keyring, SealError
@@ -82,7 +81,7 @@ def _seal_put(put: Json, key: str, view: CatalogState, keyring: Keyring) -> None
         # Another one that was set meanwhile must not be replaced by what we have seen.
         put["precondition"] = {"hash": present.hash()} | (put.get("precondition") or {})
         wanted = _each(stored, lambda text: _opened(text, about, keyring))
-    if keyring.is_on and features.SEALED_SECRETS in view.enabled_features:
+    if keyring.is_on:
         known = {
             _opened(text, about, keyring): text
             for text in _texts(stored)

@@ -237,7 +237,6 @@ async def counts(
         return None
     fields = queue_commands.decode_reply(raw)
     if not fields.get("deleted"):
-        # A leader of an earlier version does not say who else holds messages.
         holders = fields.get("holders", 0) if with_holders else 0
         return fields["ready"], fields["consumers"] + holders
     operation = catalog_commands.delete(

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, features, names
+from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, names
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.rpc.v1 import admin_pb2
@@ -238,10 +238,7 @@ class _Request:
         if names.is_too_long(name):
             raise admin_objects.BadOperation(f"name: longer than {names.NAME_BYTES_MAX} bytes")
         try:
-            enabled = self._room.view.enabled_features
-            spec = catalog_specs.normalise(
-                "queue", vhost, name, {"type": "classic", **spec}, enabled
-            )
+            spec = catalog_specs.normalise("queue", vhost, name, {"type": "classic", **spec})
         except catalog_specs.SpecError as error:
             raise admin_objects.BadOperation(str(error)) from error
         if self._placement is None:
@@ -264,7 +261,7 @@ class _Request:
                 spec["password_hash"] = await checker.hash(password)
         elif "password_hash" not in spec and present is not None:
             spec["password_hash"] = before
-        if present is not None and features.PASSWORD_OVERLAP in self._room.view.enabled_features:
+        if present is not None:
             spec |= _previous(present, spec["password_hash"], overlap_ms)
         return spec
 

@@ -15,7 +15,7 @@ import grpc
 
 from brokerd import __version__
 from brokerd.core import alarms
-from brokerd.core.catalog import catalog_commands, catalog_effects, features
+from brokerd.core.catalog import catalog_commands, catalog_effects
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server.access import auth
 from brokerd.server.access.password_checker import NotChecked
@@ -285,12 +285,6 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
     ) -> admin_pb2.PurgeQueueResponse:
         """Remove a queue's ready messages, or the dead letters that wait in it."""
         await self._writer(context)
-        flag, dead_letters = features.KEPT_DEAD_LETTERS, request.dead_letters
-        if dead_letters and flag not in self._services.catalog.view.enabled_features:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"feature flag '{flag}' is not enabled: upgrade all members first",
-            )
         queue = self._services.catalog.view.queue(request.vhost, request.name)
         if queue is None:
             await context.abort(
@@ -300,7 +294,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             raise AssertionError("abort does not return")
         try:
             messages = await topology.purge_queue(
-                self._services.objects, queue, dead_letters=dead_letters
+                self._services.objects, queue, dead_letters=request.dead_letters
             )
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

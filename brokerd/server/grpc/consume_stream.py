@@ -18,7 +18,7 @@ import grpc
 
 from brokerd.amqp import errors
 from brokerd.core import unacked
-from brokerd.core.catalog import declare, features, names
+from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
@@ -87,8 +87,6 @@ class ConsumeStream:
         self._auto = False
         self._credit = 0
         self._ungranted = 0
-        #: The queue counts the credit.
-        self._is_credited = False
         self._granting = asyncio.Event()
         #: The first delivery tag of the response that is being written.
         self._writing_from: int | None = None
@@ -125,13 +123,9 @@ class ConsumeStream:
             return
         self._services.deliveries.remove(self._consumer.id)
         uid, (node, incarnation, channel, tag) = self._consumer.uid, self._consumer.id
-        written = {tag: self._written()} if self._knows_written() else None
+        written = {tag: self._written()}
         command = queue_commands.encode_channel_down(node, incarnation, channel, written)
         self._channel_close.ended({uid: command})
-
-    def _knows_written(self) -> bool:
-        """Tell whether all members understand what the queue is told of credit and writes."""
-        return features.WRITTEN_DELIVERIES in self._services.topology.view.enabled_features
 
     def _written(self) -> list[Range]:
         """Return the numbers that the client was sent and has not settled."""
@@ -162,7 +156,7 @@ class ConsumeStream:
                 if kind == "subscribe":
                     await self._subscribe(request.subscribe)
                 elif kind == "credit":
-                    await self._add_credit(request.credit)
+                    self._add_credit(request.credit)
                 elif kind == "settle":
                     self._settle(request.settle)
         except (errors.AmqpError, rpc_errors.CallRefused, Unavailable) as error:
@@ -190,7 +184,6 @@ class ConsumeStream:
         tag = request.consumer_tag or _random_tag()
         self._auto = request.auto_acknowledge
         self._credit = min(request.credit, CREDIT_MAX)
-        self._is_credited = self._knows_written()
         consumer = LocalConsumer(
             id=ConsumerId(identity.node, identity.incarnation, uid, tag),
             uid=queue.uid,
@@ -198,7 +191,7 @@ class ConsumeStream:
             queue=queue.name,
             sink=self,
             no_ack=self._auto,
-            prefetch=WINDOW_MAX if self._is_credited else _window(self._credit),
+            prefetch=WINDOW_MAX,
             priority=request.priority,
             exclusive=False,
             user=caller.user,
@@ -222,7 +215,7 @@ class ConsumeStream:
             exclusive=False,
             priority=consumer.priority,
             user=consumer.user,
-            credit=credit if self._is_credited else None,
+            credit=credit,
         )
         resource = names.resource("queue", consumer.vhost, consumer.queue)
         raw = await topology.ask(
@@ -250,22 +243,12 @@ class ConsumeStream:
         except (errors.AmqpError, Unavailable) as error:
             return error
 
-    async def _add_credit(self, credit: int) -> None:
+    def _add_credit(self, credit: int) -> None:
         before = self._credit
         self._credit = min(self._credit + credit, CREDIT_MAX)
         self._due.set()
-        consumer = self._consumer
-        assert consumer is not None
-        if self._is_credited:
-            self._ungranted += self._credit - before
-            self._granting.set()
-            return
-        wanted = _window(self._credit + len(self._unacked))
-        if wanted > consumer.prefetch:
-            # At least doubled, so that a client that adds credit one by one does not make a
-            # command of each.
-            consumer.prefetch = min(max(wanted, 2 * consumer.prefetch), WINDOW_MAX)
-            await self._check_out(consumer, 0)
+        self._ungranted += self._credit - before
+        self._granting.set()
 
     def _settle(self, request: messages_pb2.Settlement) -> None:
         assert self._consumer is not None
@@ -405,10 +388,6 @@ class ConsumeStream:
         # A classic queue may forget it in a crash (ADR 23).
         is_lazy = not self._consumer.has_counts
         self._channel_close.settle(self._consumer.uid, command, is_lazy=is_lazy)
-
-
-def _window(credit: int) -> int:
-    return min(max(credit, 1), WINDOW_MAX)
 
 
 def _random_tag() -> str:

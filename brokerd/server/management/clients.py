@@ -417,9 +417,8 @@ def _close_here(services: ManagementServices, question: Json) -> Json:
         if not client.is_open or not is_meant:
             continue
         found += 1
-        # A member of the last release does not say by what its caller is known.
         is_own = client.user == question["of"]
-        is_own = is_own and _is_by_token(client) == question.get(BY_TOKEN, _is_by_token(client))
+        is_own = is_own and _is_by_token(client) == question[BY_TOKEN]
         if not question["of"] or is_own:
             client.close(320, question["reason"])
             closed += 1

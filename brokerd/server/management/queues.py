@@ -179,11 +179,10 @@ def _figures(queue: Queue, found: Figures) -> Json:
     if queue.type == "quorum":
         limit = found["limit"]
         row["messages_dlx"] = found["dlx"]
-        # A member of an earlier version does not say these.
-        row["messages_delayed"] = found.get("delayed", 0)
-        row["messages_ready_returned"] = found.get("returned", 0)
-        row["publishers"] = found.get("publishers", 0)
-        levels = found.get("levels", ())
+        row["messages_delayed"] = found["delayed"]
+        row["messages_ready_returned"] = found["returned"]
+        row["publishers"] = found["publishers"]
+        levels = found["levels"]
         row["messages_by_priority"] = {str(priority): count for priority, count in levels}
         row["messages_active_priorities"] = len(levels)
         row["delivery_limit"] = "unlimited" if limit is None else limit

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from brokerd.cluster.groups import membership_steps, placement
 from brokerd.cluster.groups.membership_steps import GroupView, Step, StepKind
-from brokerd.core.catalog import catalog_commands, catalog_effects, features, policy
+from brokerd.core.catalog import catalog_commands, catalog_effects, policy
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import Configuration, NodeId
 from brokerd.server.catalog import member_states
@@ -257,11 +257,7 @@ class GroupMembership:
         """Return how many members a queue is below its target size."""
         view = self._member.view
         # A deleted queue's vhost may be gone, too.
-        if (
-            queue.type != "quorum"
-            or view.queue(queue.vhost, queue.name) is not queue
-            or features.QUEUE_MEMBERSHIP not in view.enabled_features
-        ):
+        if queue.type != "quorum" or view.queue(queue.vhost, queue.name) is not queue:
             return 0
         target = policy.effective_queue(view, queue).values.get("target-group-size", 0)
         return int(target) - len({*queue.wanted_members, *queue.membership.returning})

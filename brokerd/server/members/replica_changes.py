@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from brokerd.cluster.groups import membership_steps
-from brokerd.core.catalog import catalog_commands, features, patterns
+from brokerd.core.catalog import catalog_commands, patterns
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
 from brokerd.server.members import ports
@@ -77,7 +77,6 @@ async def grow_member(
     """
     if strategy not in STRATEGIES:
         raise MembershipError(f"unknown strategy '{strategy}'; there are all and even")
-    _require_feature(cluster)
     _require_running(cluster, node)
     chosen = [
         queue
@@ -106,8 +105,6 @@ async def shrink_member(
         for queue in (matching_queues(cluster) if queues is None else queues)
         if node in queue.members or node in queue.wanted_members
     ]
-    if chosen:
-        _require_feature(cluster)
     return await _ReplicaChanges(cluster, node, False, report).run(chosen, timeout_s)
 
 
@@ -121,7 +118,6 @@ async def renew_member(
 
     MembershipError: the group cannot do without it now.  Unavailable: the catalog has no majority.
     """
-    _require_feature(catalog, features.RETURNING_MEMBERS)
     fault = _fault_of_removal(host, NodeId(node), queue)
     if fault is None:
         operation = catalog_commands.want_queue_members(
@@ -143,15 +139,6 @@ def _fault_of_removal(host: ports.Replicas, node: NodeId, queue: Queue) -> str |
     if fault is not None and not rest:
         return f"{fault}: delete the queue, or grow it to another member first"
     return fault
-
-
-def _require_feature(catalog: ports.Catalog, name: str = features.QUEUE_MEMBERSHIP) -> None:
-    """A member of an earlier version could not read what the catalog is to be told."""
-    if name not in catalog.view.enabled_features:
-        raise MembershipError(
-            f"the feature flag '{name}' is not enabled: upgrade all members, "
-            "then run enable_feature_flag all"
-        )
 
 
 def _require_running(cluster: ports.Cluster, node: str) -> None:

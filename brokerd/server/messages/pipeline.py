@@ -126,7 +126,7 @@ class Pipeline:
         reply_name: the channel's own name of the pseudo queue, if it consumes that.
         """
         found = message_checks.check(self._routing, self._client, target.method, header, reply_name)
-        kept = self._routing.annotate(found.annotations)
+        kept = message_annotations.encode(found.annotations)
         return (target.route, found.header, body, kept), found.result, found.replies
 
     def send(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from brokerd.core.annotations import Annotations
 from brokerd.core.catalog.catalog_objects import ConnectionId, Queue
 from brokerd.core.catalog.down_homes import DownHomes
 from brokerd.core.catalog.router import Router, RouteResult
@@ -87,10 +86,6 @@ class Routing(Counting, Protocol):
     @property
     def dropped(self) -> Dropped:
         """Return what counts messages that went for no client's reason."""
-        ...
-
-    def annotate(self, kept: Annotations) -> bytes:
-        """Return what is kept beside a message, in a form that all members can read."""
         ...
 
     def unroutable(self, vhost: str, exchange: str, result: RouteResult, count: int) -> None:

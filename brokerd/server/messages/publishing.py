@@ -225,7 +225,7 @@ class Publisher:
         self.flush()
         self._closed = True
 
-    def leave(self, others: Mapping[int, Written | None] | None = None) -> None:
+    def leave(self, others: Mapping[int, Written] | None = None) -> None:
         """Tell the queues that know this publisher, and `others`, that its channel has ended, each
         when it has answered all batches (channel_close.py).
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from brokerd.core import annotations as message_annotations
-from brokerd.core.catalog import features
 from brokerd.core.catalog.router import Router
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
-    from brokerd.core.annotations import Annotations
     from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.core.catalog.router import RouteResult
     from brokerd.core.profiles import Profile
@@ -42,11 +39,6 @@ class MemberRouting:
         self.dropped = dropped or Dropped()
         self._view = view
         self._warnings = RepeatedWarnings()
-
-    def annotate(self, kept: Annotations) -> bytes:
-        """Return a message's annotations in the form that all members can read."""
-        is_packed = features.PACKED_ANNOTATIONS in self._view.enabled_features
-        return message_annotations.encode(kept, packed=is_packed)
 
     def unroutable(self, vhost: str, exchange: str, result: RouteResult, count: int) -> None:
         """Count; warn of a missing alternate exchange, once a minute for each (R-AE-4)."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
-from brokerd.core.catalog import features
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
@@ -87,14 +86,14 @@ class TurnBatches:
         node: str,
         incarnation: int,
         before_flush: Callable[[Callable[[], None]], None],
-        enabled: Callable[[], Container[str]],
+        is_joining: Callable[[], bool] = lambda: True,
         ended_s: float = ENDED_S,
         clock: Callable[[], float] = time.monotonic,
         refused: Callable[[int, int], None] = lambda _uid, _count: None,
     ) -> None:
         """before_flush: calls once all that this turn brings has been read (Host.before_flush).
 
-        enabled: the feature flags that hold.  clock: seconds.
+        is_joining: False: each batch is a command of its own; for tests.  clock: seconds.
         refused(uid, count): so many messages were refused without the queue's word.
         """
         self.groups = groups
@@ -102,11 +101,11 @@ class TurnBatches:
         self.incarnation = incarnation
         self.refused = refused
         #: What is acknowledged goes before what is published.
-        self.settlements = TurnSettlements(groups, before_flush, enabled)
+        self.settlements = TurnSettlements(groups, before_flush, is_joining)
         #: Rises with each turn that had something.
         self.turn = 0
         self._before_flush = before_flush
-        self._enabled = enabled
+        self._is_joining = is_joining
         self._clock = clock
         self._ended_s = ended_s
         self._waiting: dict[int, _Waiting] = {}
@@ -133,7 +132,7 @@ class TurnBatches:
         """Send a batch, together with what others have for the queue in this turn; False: it has
         been sent alone, since it cannot be joined.
         """
-        if not batch.first_sequence or features.JOINED_ENQUEUES not in self._enabled():
+        if not batch.first_sequence or not self._is_joining():
             self._send(uid, _Waiting({batch.channel: (batch, publisher)}))
             return False
         count, size = len(batch.contents), batch.size
@@ -158,7 +157,7 @@ class TurnBatches:
 
         A program that connects for one message would else cost a queue a second command.
         """
-        if features.JOINED_ENQUEUES not in self._enabled():
+        if not self._is_joining():
             down = queue_commands.encode_channel_down(self.node, self.incarnation, channel)
             self.groups.send(uid, down, _ignore, once=True, is_lazy=True)
             return

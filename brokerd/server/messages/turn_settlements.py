@@ -8,11 +8,10 @@ log, the peers and the queue machine is most of what an acknowledgement costs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brokerd.cluster.groups.group_client import Answer, GroupClient, ReplyStatus
-from brokerd.core.catalog import features
 from brokerd.core.queue import joined_settlements
 
 log = logging.getLogger(__name__)
@@ -43,17 +42,17 @@ class TurnSettlements:
         self,
         groups: GroupClient,
         before_flush: Callable[[Callable[[], None]], None],
-        enabled: Callable[[], Container[str]],
+        is_joining: Callable[[], bool] = lambda: True,
     ) -> None:
         """See TurnBatches."""
         self.groups = groups
         self._before_flush = before_flush
-        self._enabled = enabled
+        self._is_joining = is_joining
         self._waiting: dict[int, _Waiting] = {}
 
     def add(self, uid: int, command: bytes, answered: Answer, *, is_lazy: bool) -> None:
         """Send a SETTLE command with the turn (GroupClient.send)."""
-        if features.JOINED_SETTLEMENTS not in self._enabled():
+        if not self._is_joining():
             self.groups.send(uid, command, answered, is_lazy=is_lazy)
             return
         if not self._waiting:

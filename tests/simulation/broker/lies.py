@@ -93,7 +93,7 @@ class Lies:
         assert wal is not None
         active = wal._writer.active
         path = wal._files.path(active.segment)
-        start, end, is_in_use = active.header.data_start, active.end, wal.promised > 0
+        start, end, is_in_use = records.SEGMENT_DATA_START, active.end, wal.promised > 0
         self._kill(victim, rng.choice((50, 300)))
         if last is not None:
             self._kill(last, 1_500)

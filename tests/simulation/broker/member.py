@@ -16,7 +16,6 @@ from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
-from brokerd.core.catalog import features
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 
 #: Of all queues of the simulation, as far as anybody looks.
 SPEC = {"type": "quorum", "durable": True, "auto_delete": False, "arguments": {}, "settings": {}}
-
-#: What a member that gathers for the length of a turn does with it.
-_JOINED = {features.JOINED_ENQUEUES, features.JOINED_SETTLEMENTS}
 
 
 class SimOptions:
@@ -133,7 +129,7 @@ class SimBroker:
             incarnation=member.incarnation,
         )
         self.batches = TurnBatches(
-            *(self.groups, self.node, self.incarnation, self._before_flush, self._enabled),
+            *(self.groups, self.node, self.incarnation, self._before_flush, self._is_joining),
             clock=member.loop.time,
         )
         self.deliveries = DeliveryHub(self._resume, self.batches.settlements)
@@ -152,9 +148,8 @@ class SimBroker:
         turn_ms = self.world.scenario.turn_ms
         self._member.loop.call_later(turn_ms / 1000, self.host.before_flush, callback)
 
-    def _enabled(self) -> frozenset[str]:
-        is_joining = self.world.scenario.turn_ms > 0
-        return frozenset(_JOINED if is_joining else ())
+    def _is_joining(self) -> bool:
+        return self.world.scenario.turn_ms > 0
 
     # ---- what the rooms ask for -----------------------------------------------------------------
 

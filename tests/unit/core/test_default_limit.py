@@ -5,18 +5,16 @@ Against a limit that somebody set every return counts (test_queue_settlement.py)
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from brokerd.core.catalog import catalog_commands, catalog_effects, features, policy
+from brokerd.core.catalog import catalog_commands, catalog_effects, policy
 from brokerd.core.profiles import profile
 from brokerd.core.queue import effects, queue_commands
-from brokerd.core.queue.queue_commands import Kind, ReturnCause
+from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.catalog_driver import CatalogDriver
@@ -208,50 +206,20 @@ def test_what_the_queue_drops_otherwise_is_not_counted_with_it() -> None:
     assert (q.count("maxlen_drop"), q.count("rejected"), dropped(q)) == (2, 1, (0, 0))
 
 
-# ---- two versions side by side -----------------------------------------------------------------
+# ---- bytes -------------------------------------------------------------------------------------
 
 
-def test_what_the_last_release_does_not_know_is_not_written_before_it_may_be() -> None:
-    """A member that refused the options would go another way than the others."""
+def test_options_are_the_same_in_a_log_and_a_snapshot() -> None:
     plain = QueueOptions(queue_type="quorum", delivery_limit=20, delivery_count_mode="4.3")
-    told = QueueOptions(queue_type="quorum", delivery_limit=20, delivery_limit_is_default=True)
-    kept = QueueOptions(
-        *("quorum",), keeps_letters=True, letters_exchange="a", letters_routing_key=""
-    )
-    names = [b"keeps_letters", b"letters_exchange", b"letters_routing_key"]
-    for options, is_in in ((plain, False), (told, True), (kept, False)):
-        command = queue_commands.encode_update_options(options)
-        machine = QueueMachine(options)
-        for written in (command, machine.snapshot()):
-            assert (b"delivery_limit_is_default" in written) is is_in
-            assert all((name in written) is (options is kept) for name in names)
+    default = QueueOptions(queue_type="quorum", delivery_limit=20, delivery_limit_is_default=True)
+    kept = QueueOptions("quorum", letters_exchange="a", letters_routing_key="")
+    for options in (plain, default, kept):
         copy = QueueMachine()
-        copy.restore(machine.snapshot())
+        copy.restore(QueueMachine(options).snapshot())
         assert copy.options == options
         q = QueueDriver()
-        assert q.reply(command)["ok"]
+        assert q.reply(queue_commands.encode_update_options(options))["ok"]
         assert q.machine.options == options
-
-
-def test_a_snapshot_of_the_last_release_is_read() -> None:
-    q = queue(limit=0, delivery_limit_is_default=False)
-    q.fill(1)
-    data = q.machine.snapshot()
-    size = struct.unpack_from("<BI", data)[1]
-    fields = json.loads(data[5 : 5 + size])
-    del fields["counters"]["default_limit_drop"]
-    text = json.dumps(fields).encode()
-    old = struct.pack("<BI", data[0], len(text)) + text + data[5 + size :]
-    q.machine.restore(old)
-    assert q.machine.snapshot() == data
-    assert dropped(q) == (0, 0)
-
-
-def test_a_queue_that_is_told_nonsense_stays_as_it_is() -> None:
-    q = queue()
-    fields = b'{"queue_type":"quorum","delivery_limit_is_default":1}'
-    assert q.reply(bytes((1, Kind.UPDATE_OPTIONS)) + fields)["refused"] == 400
-    assert q.machine.options == q.options
 
 
 # ---- who set it --------------------------------------------------------------------------------
@@ -259,10 +227,7 @@ def test_a_queue_that_is_told_nonsense_stays_as_it_is() -> None:
 
 @pytest.fixture
 def catalog() -> CatalogDriver:
-    """A catalog in which all members know of default limits."""
-    driver = CatalogDriver()
-    driver.view.enabled_features = frozenset(features.names())
-    return driver
+    return CatalogDriver()
 
 
 def counted(
@@ -339,23 +304,12 @@ def test_classic_queues_have_no_default_limit(catalog: CatalogDriver) -> None:
     assert counted(catalog, "c") == (None, "3.x", False)
 
 
-def test_while_members_of_the_last_release_are_there_the_default_counts_as_they_can(
-    catalog: CatalogDriver,
-) -> None:
-    """R-DL-2: mode 4.3 is known to all; a limit that somebody set is not concerned."""
-    catalog.view.enabled_features = frozenset(features.names()) - {features.DEFAULT_DELIVERY_LIMIT}
-    catalog.queue("q", arguments=QUORUM)
-    catalog.queue("s", arguments=QUORUM | {"x-delivery-limit": 20})
-    assert counted(catalog) == (20, "4.3", False)
-    assert counted(catalog, "s") == (20, "3.x", False)
-
-
 def test_every_member_hears_that_the_flag_is_enabled() -> None:
-    """Queues that are there already learn at once whose limit they have."""
+    """What depends on a flag is made anew (catalog_effects.py)."""
     catalog = CatalogDriver()
     catalog.do(catalog_commands.put("member", "", "n1", {"peer_address": "n1:5690"}, cause="admin"))
-    catalog.do(catalog_commands.node_started("n1", 1, features.names()))
-    name = features.DEFAULT_DELIVERY_LIMIT
+    catalog.do(catalog_commands.node_started("n1", 1, ["next"]))
+    name = "next"
     catalog.do(catalog_commands.enable_features([name]))
     assert catalog.effects == [catalog_effects.FeaturesEnabled([name])]
     catalog.do(catalog_commands.enable_features([name]))
@@ -373,11 +327,10 @@ def test_the_run_of_a_message_that_was_given_back_says_no_failure() -> None:
     assert [(run.acquired_count, run.delivery_count) for run in deliver.runs] == [(1, 0)]
 
 
-def test_where_returns_go_without_a_limit_waits_for_its_flag(catalog: CatalogDriver) -> None:
-    """R-DL-7: members of an earlier version put them to the back, and all must do the same."""
+def test_where_returns_go_without_a_limit(catalog: CatalogDriver) -> None:
+    """R-DL-7."""
     put_policy(catalog, "policy", {"delivery-limit": -1})
     spec: dict[str, Any] = {"type": "quorum", "arguments": dict(QUORUM)}
     assert catalog.put("queue", "q", spec, uid=5, members=["n1"])["code"] == "OK"
     assert counted(catalog, chosen="rabbitmq-3.10") == (None, "3.x", False)
-    catalog.view.enabled_features = frozenset(features.names()) - {features.RETURNS_IN_FRONT}
-    assert counted(catalog) == (None, "3.x", False)
+    assert counted(catalog) == (None, "failures", False)

@@ -281,16 +281,3 @@ def test_staged_records_are_listed_by_inspect(tmp_path: Path) -> None:
         (UID, 2, False),
         (UID, 7, False),
     ]
-
-
-def test_a_log_of_the_first_format_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The release before this one wrote no staged records; all else is as it was."""
-    with monkeypatch.context() as earlier:
-        earlier.setattr(records, "FORMAT_VERSION", 1)
-        log = open_log(tmp_path)
-        put_range(log, UID, 1, 4)
-        log.close()
-    log = open_log(tmp_path)
-    assert [found.index for found in everything(log, UID)] == [1, 2, 3]
-    assert not log.log(UID).damaged
-    log.close()

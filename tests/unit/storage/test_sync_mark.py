@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.raft.messages import HardState
 from brokerd.storage import records
-from brokerd.storage.records import EARLIER_DATA_START, SEGMENT_DATA_START, SYNC_MARK_AT
+from brokerd.storage.records import SEGMENT_DATA_START, SYNC_MARK_AT
 from brokerd.storage.wal import WriteAheadLog
 from tests.unit.storage.builders import (
     FaultyDisk,
@@ -215,25 +215,6 @@ def test_a_log_at_rest_makes_its_mark_durable_once(tmp_path: Path) -> None:
     zero(segment_paths(tmp_path)[-1], start)
     log, _ = reopened(tmp_path)
     assert log.log(5).damaged
-    log.close()
-
-
-def test_a_log_of_the_version_before_is_read_and_goes_on_in_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(records, "FORMAT_VERSION", 2)
-        log = open_log(tmp_path)
-        assert log._writer.active.header.data_start == EARLIER_DATA_START
-        put_range(log, 5, 1, 4)
-        log.close()
-    log, notes = reopened(tmp_path)
-    assert everything(log, 5) == [entry(1), entry(2), entry(3)]
-    assert not log.log(5).damaged, notes
-    put(log, 5, entry(4))
-    log.close()
-    log, _ = reopened(tmp_path)
-    assert everything(log, 5)[-1] == entry(4)
     log.close()
 
 

@@ -45,15 +45,6 @@ def test_unknown_exchange_type_is_told_before_everything_else(catalog: CatalogDr
     is_refused(older.exchange("x", "zz"), 503, text, connection_level=True)
 
 
-def test_the_type_of_federation_links_is_refused_so_that_they_fall_back(
-    catalog: CatalogDriver,
-) -> None:
-    """R-FX-4: 503 in every profile, which RabbitMQ 3.10.8 takes for "use fanout"."""
-    kind = "x-federation-upstream"
-    text = f"unknown exchange type '{kind}'"
-    is_refused(catalog.exchange("x", kind), 503, text, connection_level=True)
-
-
 def test_default_exchange_cannot_be_declared_or_deleted(catalog: CatalogDriver) -> None:
     """R-ERR-10, R-AE-13."""
     text = "operation not permitted on the default exchange"

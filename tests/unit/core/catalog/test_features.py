@@ -1,25 +1,18 @@
-"""Feature flags, and two versions of a codec side by side, as in a cluster that is being upgraded.
-
-What a member of the last release writes must be read by this one, and this one must not write what
-the last one cannot read before the flag says that all can (ADR 13).
+"""Feature flags in a cluster that is being upgraded: nothing is written that a member cannot read
+before the flag says that all can (ADR 13).
 """
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from brokerd.core import annotations
-from brokerd.core.annotations import Annotations, Death
-from brokerd.core.catalog import catalog_commands, features
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_machine import CatalogMachine
-from brokerd.core.queue.effects import Deliver
 from tests.unit.core.catalog_driver import CatalogDriver
-from tests.unit.core.queue_driver import QueueDriver, StepMeta
+from tests.unit.core.queue_driver import StepMeta
 
 OLD: tuple[str, ...] = ()
-NEW = features.names()
+NEW = ("next", "another")
 
 
 @pytest.fixture
@@ -92,67 +85,3 @@ def test_a_new_cluster_has_the_flags_of_its_founder_and_a_snapshot_keeps_them() 
     again.restore(machine.snapshot())
     assert again.state.enabled_features == frozenset(NEW)
     assert again.state.understood_features == {"n1": list(NEW)}
-
-
-# ---- two versions of the codec ------------------------------------------------------------------
-
-OWN = [
-    Annotations(ttl_ms=ttl_ms, priority=priority)
-    for ttl_ms, priority in itertools.product((None, 0, 1, 60_000, 1 << 40), (None, 0, 9, 255))
-]
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("known", OWN, ids=repr)
-def test_both_forms_say_the_same(known: Annotations, packed: bool) -> None:
-    assert annotations.decode(annotations.encode(known, packed=packed)) == known
-
-
-@pytest.mark.parametrize(
-    "known",
-    [
-        Annotations(bcc=["k"], ttl_ms=1),
-        Annotations(deaths=[Death("q", "expired", 1, 5, "x", ["k"])], priority=1),
-        Annotations(first_death=("expired", "q", "x"), ttl_ms=1),
-        Annotations(delivery_count=3, ttl_ms=1),
-        Annotations(rerouted=True, ttl_ms=1),
-        Annotations(ttl_ms=1 << 64),
-        Annotations(priority=256),
-    ],
-    ids=repr,
-)
-def test_what_the_packed_form_cannot_hold_stays_json(known: Annotations) -> None:
-    raw = annotations.encode(known, packed=True)
-    assert raw[:1] == b"{"
-    assert annotations.decode(raw) == known
-
-
-def test_nothing_to_remember_is_nothing_in_either_form() -> None:
-    assert (
-        annotations.encode(Annotations()) == annotations.encode(Annotations(), packed=True) == b""
-    )
-
-
-def test_a_packed_form_of_the_wrong_size_is_refused() -> None:
-    raw = annotations.encode(Annotations(ttl_ms=5), packed=True)
-    for wrong in (raw[:-1], raw + b"x"):
-        with pytest.raises(ValueError, match="packed annotations"):
-            annotations.decode(wrong)
-
-
-def test_replicas_that_are_written_to_in_both_versions_stay_the_same() -> None:
-    """A log with commands of both versions gives what a log of the older one gives."""
-    old, mixed = (QueueDriver(queue_type="quorum", max_priority=31) for _ in range(2))
-    for number, known in enumerate(OWN):
-        plain = (("ex", "rk"), b"\x00\x00", b"%d" % number, annotations.encode(known))
-        packed = (*plain[:3], annotations.encode(known, packed=True))
-        old.publish(plain)
-        mixed.publish(packed if number % 2 else plain)
-    orders = []
-    for driver in (old, mixed):
-        outcome = driver.consume(prefetch=100)
-        orders.append([e.runs for e in outcome.effects if isinstance(e, Deliver)])
-    assert orders[0] == orders[1] != []
-    for driver in (old, mixed):
-        driver.now_ms += 30_000
-    assert old.machine.next_deadline_ms() == mixed.machine.next_deadline_ms()

@@ -10,7 +10,6 @@ from brokerd.core.catalog import (
     catalog_checks,
     catalog_commands,
     declare,
-    features,
     policy,
     policy_keys,
 )
@@ -393,7 +392,6 @@ def test_keys_of_streams_have_the_ranges_of_rabbitmq(
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_policy_for_streams_is_none_for_other_queues(catalog: CatalogDriver, kind: str) -> None:
     """R-POL-9, O-19; tried with 4.3.6, where stream-filter-size-bytes alone voids nothing."""
-    catalog.view.enabled_features = frozenset({features.STREAM_POLICY_KEYS})
     catalog.queue("q", arguments={"x-queue-type": kind})
     for number, key in enumerate(
         ("max-age", "initial-cluster-size", "stream-max-segment-size-bytes")
@@ -405,32 +403,20 @@ def test_a_policy_for_streams_is_none_for_other_queues(catalog: CatalogDriver, k
     assert (winner(catalog), values(catalog)["max-length"]) == ("fits", 7)
 
 
-def test_keys_of_streams_are_unknown_until_all_members_know_them(catalog: CatalogDriver) -> None:
-    """ADR 13: an earlier version refuses the same log entry."""
+def test_policies_may_have_keys_of_streams(catalog: CatalogDriver) -> None:
     spec = {"pattern": "", "definition": {"stream-filter-size-bytes": 16, "max-age": "1D"}}
-    catalog.view.enabled_features = frozenset()
-    refused = catalog.put("policy", "p", spec)
-    assert (refused["code"], refused["text"]) == ("REFUSED", "definition: unknown key 'max-age'")
-    assert catalog.put("policy", "q", spec | {"definition": {"max-length": 1}})["code"] == "OK"
-    catalog.view.enabled_features = frozenset({features.STREAM_POLICY_KEYS})
     assert catalog.put("policy", "p", spec)["code"] == "OK"
 
 
 @pytest.mark.parametrize("definition", [{"consumer-timeout": 0}, {"queue-version": 1}])
-def test_policies_without_effect_are_taken_once_all_members_know_them(
+def test_policies_without_effect_are_taken(
     catalog: CatalogDriver, definition: dict[str, Any]
 ) -> None:
-    """R-POL-1, ADR 13; tried with 4.3.6, where a timeout of 0 ends each consumer at once."""
+    """R-POL-1; tried with 4.3.6, where a timeout of 0 ends each consumer at once."""
     catalog.queue("q", arguments=QUORUM | {"x-consumer-timeout": 7000})
     catalog.queue("r", arguments=QUORUM)
     catalog.queue("c")
-    catalog.view.enabled_features = frozenset(features.names())
     before = {name: options(catalog, name) for name in ("q", "r", "c")}
-    catalog.view.enabled_features = frozenset(features.names()) - {features.IDLE_VALUES}
-    assert catalog.put("policy", "p", {"pattern": "", "definition": definition})["code"] == (
-        "REFUSED"
-    )
-    catalog.view.enabled_features |= {features.IDLE_VALUES}
     assert catalog.put("policy", "p", {"pattern": "", "definition": definition})["code"] == "OK"
     assert policy.effective_queue(catalog.view, catalog.found("c")).policy == "p"
     assert {name: options(catalog, name) for name in before} == before
@@ -538,7 +524,7 @@ def test_only_policies_are_judged_by_their_delays(catalog: CatalogDriver) -> Non
 
 
 def test_arguments_without_effect_are_as_none(catalog: CatalogDriver) -> None:
-    """R-Q-4, R-Q-6, ADR 13: refused until all members know them, compared like any argument."""
+    """R-Q-4, R-Q-6: compared like any argument."""
     idle = {
         "x-delivery-limit": "x",
         "x-consumer-timeout": 0,
@@ -546,10 +532,6 @@ def test_arguments_without_effect_are_as_none(catalog: CatalogDriver) -> None:
         "x-delayed-retry-min": -1,
         "x-delayed-retry-max": [1],
     }
-    spec = {"type": "quorum", "arguments": QUORUM | idle}
-    catalog.view.enabled_features = frozenset(features.names()) - {features.IDLE_VALUES}
-    assert catalog.put("queue", "q", spec)["code"] == "REFUSED"
-    catalog.view.enabled_features |= {features.IDLE_VALUES}
     catalog.queue("q", arguments=QUORUM | idle)
     catalog.queue("plain", arguments=QUORUM)
     assert options(catalog, "q") == options(catalog, "plain")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.catalog import catalog_commands, features, queue_membership
+from brokerd.core.catalog import catalog_commands, queue_membership
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_objects import Queue
 from tests.unit.core.catalog_driver import CatalogDriver
@@ -112,7 +112,6 @@ def test_what_was_taken_out_by_hand_is_remembered(catalog: CatalogDriver) -> Non
 
 def test_who_leaves_the_cluster_is_not_wanted_any_more(catalog: CatalogDriver) -> None:
     """R-QQ-23: the group would wait for it for ever, and come to nothing else (seed 17000863)."""
-    catalog.view.enabled_features = frozenset({features.REMOVED_NOT_WANTED})
     want(catalog, add=("n3",))
     catalog.do(catalog_commands.remove_member("n3"))
     assert queue(catalog).membership.wanted is None
@@ -120,13 +119,6 @@ def test_who_leaves_the_cluster_is_not_wanted_any_more(catalog: CatalogDriver) -
     want(catalog, remove=("n2",))
     catalog.do(catalog_commands.remove_member("n2"))
     assert queue(catalog).wanted_members == ["n1"], "its replica is still to go"
-
-
-def test_who_leaves_beside_members_of_the_last_release_stays_wanted(catalog: CatalogDriver) -> None:
-    """ADR 13: one command must bring all members to the same state."""
-    want(catalog, add=("n3",))
-    catalog.do(catalog_commands.remove_member("n3"))
-    assert queue(catalog).membership.wanted == ["n1", "n2", "n3"]
 
 
 def test_what_a_target_size_asks_for_excludes_nobody(catalog: CatalogDriver) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.core.queue import effects, queue_commands, queue_decoders
-from brokerd.core.queue.queue_commands import WRITTEN_MAX, Checkout, ReturnCause
+from brokerd.core.queue.queue_commands import WRITTEN_MAX, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from tests.unit.core.queue_driver import (
     QueueDriver,
@@ -225,13 +225,6 @@ def test_what_was_handed_back_keeps_levels_and_expiry() -> None:
     q.tick(20)
     assert [number for number, *_ in all_ready(q)] == [1, 0]
     assert q.count("expired") == 1
-
-
-def test_what_earlier_versions_do_not_know_is_left_out_where_it_says_nothing() -> None:
-    """ADR 13."""
-    plain = queue_commands.encode_checkout(Checkout(consumer(), 1, False, False, 0, "u"))
-    assert b"credit" not in plain
-    assert b"written" not in queue_commands.encode_channel_down("n", 1, 2)
 
 
 def test_a_channels_end_names_a_bounded_number_of_ranges() -> None:

@@ -167,12 +167,6 @@ def test_returned_neighbours_join_again_wherever_they_go() -> None:
         assert [q.get(no_ack=True)["run"][0] for _ in range(5)] == order
 
 
-def test_snapshots_keep_their_first_format_while_nothing_is_packed() -> None:
-    """Members of an earlier release read it."""
-    assert deep(5).machine.snapshot()[0] == 1
-    assert deep(23).machine.snapshot()[0] == 2
-
-
 def test_a_snapshot_is_the_same_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers are little-endian in it; swapped twice they are what they were."""
     data = deep(23).machine.snapshot()

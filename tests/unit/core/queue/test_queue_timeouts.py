@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.core.queue import effects, queue_commands
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Checkout, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, dead, delivered, only
 
@@ -259,32 +259,6 @@ def test_delays_timeouts_and_refusal_survive_a_snapshot() -> None:
         q.now_ms = due
         assert twin.apply(meta, twin.tick_command()) == q.tick()
         assert twin.overview() == q.machine.overview()
-
-
-def test_what_version_1_wrote_before_these_fields_is_still_read() -> None:
-    """Commands and snapshots of a member that knew nothing of them."""
-    q = QueueDriver()
-    old = '{"consumer":["n1",7,1,"c"],"prefetch":1,"no_ack":false,"exclusive":false,'
-    q.send(bytes((1, Kind.CHECKOUT)) + (old + '"priority":0,"user":"u"}').encode())
-    q.fill(2)
-    q.send(bytes((1, Kind.UPDATE_OPTIONS)) + b'{"queue_type":"quorum","max_length":5}')
-    assert (q.machine.options.max_length, q.machine.options.delayed_retry) == (5, "disabled")
-    q.settle((0, 1))
-    snapshot = q.machine.snapshot()
-    size = int.from_bytes(snapshot[1:5], "little")
-    text = snapshot[5 : 5 + size].decode()
-    for new in ('"delayed":[],', '"timeout_check_ms":null,', '"refusing":false,'):
-        assert new in text
-        text = text.replace(new, "")
-    text = text.replace('"timeout_ms":null,', "")
-    assert "[4,1,2,null,0,0,0,0]" not in text
-    text = text.replace("0,0,0,0]]", "0,0,0]]")
-    raw = text.encode()
-    old_snapshot = bytes((1,)) + len(raw).to_bytes(4, "little") + raw + snapshot[5 + size :]
-    twin = QueueMachine()
-    twin.restore(old_snapshot)
-    twin.check_invariants()
-    assert twin.snapshot() == snapshot
 
 
 @pytest.mark.parametrize(

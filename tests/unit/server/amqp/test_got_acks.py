@@ -12,7 +12,7 @@ import pytest
 
 from brokerd.amqp import errors
 from brokerd.cluster.groups.asked import Asked, ReplyStatus
-from brokerd.core.catalog import catalog_objects, features
+from brokerd.core.catalog import catalog_objects
 from brokerd.core.message import Range
 from brokerd.core.queue import queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
@@ -73,12 +73,9 @@ class ClassicQueues(fakes.Queues):
 
 
 class Catalog:
-    """A cluster in which these features are enabled."""
+    """Of one revision."""
 
     topology_revision = 1
-
-    def __init__(self, *names: str) -> None:
-        self.enabled_features = frozenset(names)
 
     @property
     def view(self) -> Catalog:
@@ -95,7 +92,7 @@ def channel_with(*holders: tuple[int, ConsumerId]) -> tuple[ChannelDeliveries, G
     """Return a channel that holds a message of each, tags from 1 on, numbers from 10 on."""
     groups = Groups()
     connection: Any = Connection()
-    catalog: Any = Catalog(features.SETTLING_GETS)
+    catalog: Any = Catalog()
     services = fakes.channel_services(groups)
     services = replace(services, queues=ClassicQueues(groups), catalog=catalog)
     channel = ChannelDeliveries(services, connection, 1)
@@ -197,15 +194,6 @@ async def test_a_get_takes_the_acks_of_its_queue_along() -> None:
     assert channel.take_got_acks((CLASSIC, GETTER)) == []
     channel.send_got_acks()
     assert len(groups.settled) == 1
-
-
-async def test_acks_go_before_the_get_where_a_member_could_not_read_them_in_it() -> None:
-    channel, groups = channel_with((7, GETTER))
-    earlier: Any = Catalog()
-    channel.catalog = earlier
-    channel._acks([(1, False)])
-    assert channel.take_got_acks((7, GETTER)) == []
-    assert groups.settled == [(7, GETTER, [(10, 11)])]
 
 
 async def test_more_acks_than_a_get_takes_along_go_before_it() -> None:

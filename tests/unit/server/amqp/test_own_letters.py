@@ -51,6 +51,7 @@ class Connection:
 
     gate = Gate()
     author = unconfirmed = None
+    is_lost = False
 
     def __init__(self) -> None:
         self.after_flush: list[Callable[[], None]] = []
@@ -77,7 +78,6 @@ class Others:
     """Parts of a member that a channel asks for at its birth and does not use here."""
 
     counters = None
-    enabled_features: frozenset[str] = frozenset()
 
     @property
     def view(self) -> Others:

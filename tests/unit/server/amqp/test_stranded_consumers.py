@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from brokerd.amqp import errors, methods
-from brokerd.core.catalog import features
 from brokerd.core.queue import client_sessions, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
@@ -42,16 +40,6 @@ class Connection:
         pass
 
 
-class Catalog:
-    """A cluster whose members all know what was written (ADR 69)."""
-
-    enabled_features = frozenset({features.WRITTEN_DELIVERIES})
-
-    @property
-    def view(self) -> Catalog:
-        return self
-
-
 class Groups:
     """Notes what goes to the queue, which waits for its home."""
 
@@ -76,8 +64,7 @@ def stranded(*capabilities: str) -> tuple[Channel, Machine, list[bytes]]:
     """Strand a consumer with one message at the client, and one that was not written yet."""
     groups, machine = Groups(), Machine(set(capabilities))
     connection: Any = Connection(machine)
-    catalog: Any = Catalog()
-    services = replace(fakes.channel_services(groups), catalog=catalog)
+    services = fakes.channel_services(groups)
     channel = Channel(services, connection, 1)
     sink: Any = channel
     consumer = LocalConsumer(ID, UID, "/", "q", sink, False, 0, 0, False, "guest")

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from brokerd.core.catalog import features
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
@@ -47,14 +44,6 @@ class Connection:
         """Later."""
 
 
-class Catalog:
-    """Whose members understand this."""
-
-    def __init__(self, *enabled: str) -> None:
-        self.view = self
-        self.enabled_features = set(enabled)
-
-
 class Groups:
     """Keeps the commands."""
 
@@ -85,14 +74,13 @@ class Tracer:
 class Rig:
     """A channel with one consumer."""
 
-    def __init__(self, *enabled: str, no_ack: bool = False) -> None:
+    def __init__(self, *, no_ack: bool = False) -> None:
         self.groups = Groups()
         self.connection = Connection()
         self.deliveries = Deliveries()
         parts: dict[str, Any] = {
             "tracer": Tracer(),
             "deliveries": self.deliveries,
-            "catalog": Catalog(*(enabled or (features.WRITTEN_DELIVERIES,))),
         }
         services = replace(fakes.channel_services(self.groups), **parts)
         connection: Any = self.connection
@@ -157,31 +145,16 @@ def test_what_an_auto_acknowledging_client_was_sent_and_is_not_settled_was_writt
     assert rig.channel.written() == {UID: {"t": [(2, 3)]}}
 
 
-def test_nothing_is_said_while_a_member_does_not_understand_it() -> None:
-    """ADR 13."""
-    rig = Rig(features.SETTLING_GETS)
-    rig.deliver(0, 1)
-    assert rig.channel.written() is None
-
-
-@pytest.mark.parametrize(
-    ("enabled", "cause"),
-    [
-        (features.WRITTEN_DELIVERIES, ReturnCause.UNWRITTEN),
-        (features.SETTLING_GETS, ReturnCause.RECOVER),
-    ],
-)
-def test_a_cancelled_consumer_gives_back_what_it_was_not_written(
-    enabled: str, cause: ReturnCause
-) -> None:
+def test_a_cancelled_consumer_gives_back_what_it_was_not_written() -> None:
     """R-CS-3."""
-    rig = Rig(enabled)
+    rig = Rig()
     rig.connection.write_paused_ms = 5
     rig.deliver(4, 2)
     rig.channel.unwritten_returns(rig.consumer)
     [command] = rig.groups.sent
     assert command[1] == Kind.RETURN
-    assert queue_commands.decode_ranges(command) == (rig.consumer.id, [(4, 6)], cause)
+    unwritten = (rig.consumer.id, [(4, 6)], ReturnCause.UNWRITTEN)
+    assert queue_commands.decode_ranges(command) == unwritten
 
 
 def test_what_can_be_read_here_no_more_is_sent_again_with_what_waits_behind_it() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from brokerd.core.catalog import catalog_commands, features
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, User
 from brokerd.server.access import auth, authentication
 from brokerd.server.catalog import admin_objects, topology_batch
@@ -21,9 +20,8 @@ MINUTE_MS = 60_000
 class Cluster(fakes.Member):
     """A catalog with a user `app` whose password is `old`."""
 
-    def __init__(self, *enabled: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.view.enabled_features = frozenset(enabled)
         spec = {"password_hash": "hash of old", "tags": ["management"]}
         self.driver.do(catalog_commands.put("user", "", "app", spec, cause="admin"))
 
@@ -60,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    return Cluster(features.PASSWORD_OVERLAP)
+    return Cluster()
 
 
 async def test_both_passwords_are_right_until_the_time_is_over(
@@ -92,14 +90,6 @@ async def test_a_change_of_something_else_leaves_the_overlap(
     await cluster.change(tags=[])
     assert cluster.user.tags == []
     assert cluster.user.accepted_hashes(0) == ("hash of new", "hash of old")
-
-
-async def test_members_before_the_feature_never_see_it(clock: Clock) -> None:
-    cluster = Cluster()
-    assert await cluster.change(password="new", password_overlap_ms=MINUTE_MS) == "OK"
-    assert cluster.user.accepted_hashes(0) == ("hash of new",)
-    assert await cluster.change(**dict.fromkeys(PREVIOUS_PASSWORD, 1)) == "UNCHANGED"
-    assert not [field for field in PREVIOUS_PASSWORD if field in json.dumps(cluster.written)]
 
 
 @pytest.mark.parametrize("overlap", [-1, True, "60s", topology_batch.PASSWORD_OVERLAP_MS_MAX + 1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.catalog import catalog_commands, features
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
 from brokerd.server.catalog import admin_objects, federation_parameters, sealed_parameters
@@ -35,9 +35,7 @@ class Room:
 
 @pytest.fixture
 def catalog() -> CatalogDriver:
-    driver = CatalogDriver()
-    driver.view.enabled_features = frozenset(features.names())
-    return driver
+    return CatalogDriver()
 
 
 def problem(catalog: CatalogDriver, value: Any, name: str = NAME) -> str | None:
@@ -99,10 +97,3 @@ def test_what_cannot_be_used_is_refused_when_it_is_set(
     found = problem(catalog, value)
     assert found is not None
     assert text in found
-
-
-def test_a_member_of_an_older_version_holds_shovels_back(catalog: CatalogDriver) -> None:
-    """It would list their passwords, and run none of them."""
-    catalog.view.enabled_features = frozenset({features.SEALED_SECRETS})
-    assert "'shovels' is not enabled" in (problem(catalog, VALUE) or "")
-    assert problem(catalog, {"n": 1}, "of-somebody/s") is None

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.cluster.groups.group_client import ReplyStatus
-from brokerd.core.catalog import features
 from brokerd.core.machine import Outcome
 from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.queue_commands import Kind
@@ -31,7 +30,7 @@ TURNS = 30
 class Member(Services):
     """A member whose queue is a machine in memory; commands take a turn of the loop."""
 
-    def __init__(self, *enabled: str, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
         self.driver = QueueDriver(queue_type="quorum", **options)
         self.kinds: list[int] = []
@@ -40,7 +39,6 @@ class Member(Services):
         self.groups = made
         self.identity.batches.settlements.groups = made
         self.deliveries = DeliveryHub(lambda *_: None, self.identity.batches.settlements)
-        self.catalog.view.enabled_features = frozenset(enabled or (features.WRITTEN_DELIVERIES,))
 
     @property
     def view(self) -> Any:
@@ -182,23 +180,6 @@ async def test_what_was_being_written_when_the_call_ended_was_not_written(auto: 
     await rest()
     assert [each.redelivered for each in after.received] == [False, False]
     await close(after)
-
-
-async def test_until_all_members_understand_it_the_window_follows_the_credit() -> None:
-    """ADR 13: as the version before, counted returns included."""
-    member = Member(features.SETTLING_GETS)
-    client = Client(member, 1)
-    member.fill(5)
-    await rest()
-    assert (len(client.received), member.driver.unacked) == (1, 1)
-    client.grant(2)
-    await rest()
-    assert len(client.received) == 3
-    client.is_open.clear()
-    await close(client)
-    assert member.driver.machine.overview()["counters"]["requeue"] == 3
-    assert b'"credit"' not in b"".join(command for _, command in member.driver.log)
-    assert b'"written"' not in b"".join(command for _, command in member.driver.log)
 
 
 async def test_a_grant_that_the_queue_does_not_answer_ends_the_call() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.groups.membership_steps import StepKind
-from brokerd.core.catalog import catalog_commands, features
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, NodeId
@@ -29,7 +29,7 @@ class Catalog:
     def __init__(self) -> None:
         self._machine = CatalogMachine()
         self._index = 0
-        self.apply(catalog_commands.bootstrap("uid", "test", features=features.names()))
+        self.apply(catalog_commands.bootstrap("uid", "test"))
         for node in (A, B, C):
             self.apply(catalog_commands.put_member(node, f"{node}:1"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.cluster.groups import membership_steps
 from brokerd.cluster.groups.membership_steps import GroupView, StepKind
-from brokerd.core.catalog import catalog_commands, features
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import Configuration, NodeId
 from brokerd.server.members.group_membership import GroupMembership
@@ -30,7 +30,6 @@ class Cluster:
         self.catalog.put("queue", "q", {"type": "quorum"}, uid=5, members=["a", "b", "c"])
         self.configuration = Configuration((A, B, C))
         self.view = self.catalog.view
-        self.view.enabled_features = frozenset(features.names())
         self.host = Replicas(A, B, C)
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
@@ -112,13 +111,6 @@ async def test_a_group_that_cannot_do_without_a_replica_keeps_it() -> None:
     with pytest.raises(MembershipError, match="the other members would have no majority: 1 of 2"):
         await cluster.renew()
     assert cluster.step() is StepKind.DONE
-
-
-async def test_a_replica_is_not_made_anew_while_a_member_could_not_read_the_wish() -> None:
-    cluster = Cluster()
-    cluster.view.enabled_features = frozenset({features.QUEUE_MEMBERSHIP})
-    with pytest.raises(MembershipError, match="'returning_members' is not enabled: upgrade all"):
-        await cluster.renew()
 
 
 async def test_a_wish_that_the_catalog_refuses_says_why() -> None:

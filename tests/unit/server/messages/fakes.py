@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.cluster.groups.host_events import GroupStatus, Progress
-from brokerd.core import annotations as message_annotations
-from brokerd.core.annotations import Annotations
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
@@ -41,8 +39,8 @@ def queue(uid: int, vhost: str = "/", members: tuple[str, ...] = ("n0", "n1", "n
 
 
 def batches(groups: Any, node: str = "n", incarnation: int = 1) -> TurnBatches:
-    """Return what sends each batch at once, alone, as no feature flag is enabled."""
-    return TurnBatches(groups, node, incarnation, lambda callback: callback(), frozenset)
+    """Return what sends each batch at once, alone."""
+    return TurnBatches(groups, node, incarnation, lambda callback: callback(), lambda: False)
 
 
 class Identity:
@@ -93,9 +91,6 @@ class Routing:
         self.dropped = Dropped()
         #: (exchange, messages)
         self.nowhere: list[tuple[str, int]] = []
-
-    def annotate(self, kept: Annotations) -> bytes:
-        return message_annotations.encode(kept)
 
     def unroutable(self, vhost: str, exchange: str, result: RouteResult, count: int) -> None:
         self.nowhere.append((exchange, count))

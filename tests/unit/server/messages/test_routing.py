@@ -6,9 +6,6 @@ import logging
 
 import pytest
 
-from brokerd.core import annotations
-from brokerd.core.annotations import Annotations
-from brokerd.core.catalog import features
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.profiles import Profile, profile
@@ -36,14 +33,3 @@ def test_what_nobody_takes_is_counted_and_a_missing_alternate_told_once(
     assert [record.getMessage() for record in caplog.records] == [
         "alternate exchange 'b' in vhost '/' of exchange 'a' in vhost '/' does not exist"
     ]
-
-
-def test_annotations_are_packed_once_all_members_can_read_that() -> None:
-    catalog = CatalogMachine(profile())
-    routing = routing_of(catalog, profile())
-    kept = Annotations(ttl_ms=60_000)
-    before = routing.annotate(kept)
-    catalog.state.enabled_features = frozenset({features.PACKED_ANNOTATIONS})
-    after = routing.annotate(kept)
-    assert before != after
-    assert annotations.decode(before) == annotations.decode(after) == kept

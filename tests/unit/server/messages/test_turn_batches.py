@@ -12,7 +12,6 @@ import pytest
 
 from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
-from brokerd.core.catalog import features
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueHead, EnqueueStatus, EnqueueView
@@ -72,13 +71,13 @@ class Rig:
 
     groups: Groups = field(default_factory=Groups)
     due: list[Callable[[], None]] = field(default_factory=list)
-    enabled: set[str] = field(default_factory=lambda: {features.JOINED_ENQUEUES})
+    is_joining: bool = True
 
     def __post_init__(self) -> None:
         groups = cast(GroupClient, self.groups)
         self.now = 0.0
         self.turn = TurnBatches(
-            *(groups, "n1", 7, self.due.append, lambda: self.enabled, 0), clock=lambda: self.now
+            *(groups, "n1", 7, self.due.append, lambda: self.is_joining, 0), clock=lambda: self.now
         )
 
     def publisher(self, channel: int, **options: Any) -> tuple[Publisher, Runs]:
@@ -240,9 +239,8 @@ def test_bytes_that_wait_for_the_end_of_the_turn_count() -> None:
     assert held == ["queue 8 of 2"]
 
 
-def test_without_the_flag_each_channel_sends_its_own_at_once() -> None:
-    """A member of the last release could not read a joined one."""
-    rig = Rig(enabled=set())
+def test_what_is_not_to_be_joined_goes_at_once() -> None:
+    rig = Rig(is_joining=False)
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
     offer(first, 8, 1)
     offer(second, 8, 1)
@@ -382,8 +380,8 @@ def test_a_queue_that_a_channel_had_something_from_hears_of_its_end_at_once() ->
     assert rig.groups.others == [(8, down)]
 
 
-def test_without_the_flag_each_end_is_a_command_at_once() -> None:
-    rig = Rig(enabled=set())
+def test_where_nothing_is_joined_each_end_is_a_command_at_once() -> None:
+    rig = Rig(is_joining=False)
     first, _ = rig.publisher(1)
     offer(first, 8, 1)
     rig.end_turn()
@@ -403,8 +401,7 @@ class Turns:
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.bench = Bench(config)
         self.due: list[Callable[[], None]] = []
-        flags = {features.JOINED_ENQUEUES}
-        turn = TurnBatches(self.bench.client, "me", 3, self.due.append, lambda: flags)
+        turn = TurnBatches(self.bench.client, "me", 3, self.due.append)
         self.heard: list[Runs] = [[], []]
         self.publishers = [Publisher(turn, n, self.heard[n - 1].extend) for n in (1, 2)]
         self.number = 0

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.groups.group_client import ReplyStatus
-from brokerd.core.catalog import features
 from brokerd.core.message import Content
 from brokerd.core.queue import joined_settlements, queue_commands
 from brokerd.core.queue.effects import ConsumerId
@@ -52,14 +51,12 @@ class Rig:
 
     groups: Groups = field(default_factory=Groups)
     due: list[Callable[[], None]] = field(default_factory=list)
-    enabled: set[str] = field(
-        default_factory=lambda: {features.JOINED_ENQUEUES, features.JOINED_SETTLEMENTS}
-    )
+    is_joining: bool = True
     heard: list[tuple[str, ReplyStatus]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         groups: Any = self.groups
-        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.enabled)
+        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.is_joining)
 
     def add(self, uid: int, command: bytes, name: str = "", *, is_lazy: bool = False) -> None:
         def answered(status: ReplyStatus, reply: bytes) -> None:
@@ -122,8 +119,8 @@ def test_a_command_is_lazy_if_all_that_it_joins_are() -> None:
     ]
 
 
-def test_members_that_could_not_read_it_get_each_by_itself() -> None:
-    rig = Rig(enabled={features.JOINED_ENQUEUES})
+def test_what_is_not_to_be_joined_goes_at_once() -> None:
+    rig = Rig(is_joining=False)
     rig.add(8, part(1))
     rig.add(8, part(2), is_lazy=True)
     assert rig.groups.sent == [(8, [part(1)], False), (8, [part(2)], True)]

@@ -64,6 +64,7 @@ def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Lin
         published[int(row["window_start"].timestamp()) * 1_000_000] += row["in"]
     severities = [item["severity"] for item in findings if item["status"] == "RAISED"]
     quality = live.rows("data_quality_1h", hours)
+    queues = report_sums.queues(live.columns("queue_1h", hours, report.QUEUES))
     return Line(
         cluster=cluster,
         critical=severities.count("critical"),
@@ -72,7 +73,8 @@ def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Lin
             usage,
             live.rows("unroutable_1h", hours),
             live.rows("deadletter_1h", hours),
-            report_sums.gone(report_sums.queues(live.columns("queue_1h", hours, report.QUEUES))),
+            report_sums.gone(queues),
+            report_sums.purged(queues),
         ),
         judged=sum(book.judged for book in books),
         unbalanced=sum(book.unbalanced for book in books),

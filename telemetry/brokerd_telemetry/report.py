@@ -54,6 +54,8 @@ QUEUES = pyarrow.schema(
                 "ack",
                 "redlv",
                 "dl_out",
+                "purged",
+                "orphaned",
                 *schema.ENDS,
                 "ready_last",
                 "unacked_last",
@@ -127,7 +129,9 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("quality", "How complete this is", _quality(quality, manifest)),
     ]
     clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
-    fates = report_head.fates(usage, unroutable, letters, report_sums.gone(queues))
+    fates = report_head.fates(
+        usage, unroutable, letters, report_sums.gone(queues), report_sums.purged(queues)
+    )
     absent = manifest.run.get("absent", {})
     silent = {name: why for key in ("", *clusters) for name, why in absent.get(key, {}).items()}
     unseen = report_head.unseen(quality, silent)

@@ -35,10 +35,15 @@ class Fates:
     unroutable: int = 0
     #: With queues that were deleted or expired.
     gone: int = 0
+    purged: int = 0
 
 
 def fates(
-    usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row], gone: int = 0
+    usage: Iterable[Row],
+    unroutable: Iterable[Row],
+    letters: Iterable[Row],
+    gone: int = 0,
+    purged: int = 0,
 ) -> Fates:
     """Add up usage_1h, unroutable_1h and deadletter_1h of the same hours.  gone: messages that went
     with their queues.
@@ -57,6 +62,7 @@ def fates(
         dropped=sum(row["n"] for row in letters if row["outcome"] == "dropped_no_dlx"),
         unroutable=sum(by_outcome.get(name, 0) for name in _UNTOLD),
         gone=gone,
+        purged=purged,
     )
 
 
@@ -182,6 +188,7 @@ def in_words(found: Fates, is_partial: bool = False, untold: int = 0) -> str:
             (found.unroutable, "were unroutable and dropped, not being mandatory"),
             (found.dropped, "were dropped by a limit, a TTL or a rejection"),
             (found.gone, "went with queues that were deleted or expired"),
+            (found.purged, "were purged"),
             (found.lost, "were lost"),
         )
         if count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import urllib.error
 import urllib.request
@@ -177,6 +178,30 @@ def test_the_report_is_shown_apart_from_the_pages(member: Member, browser: Brows
     assert "sandbox allow-scripts" in headers["Content-Security-Policy"]
     assert "allow-same-origin" not in headers["Content-Security-Policy"]
     (results / "report.html").unlink()
+
+
+def test_all_is_not_well_where_the_report_has_findings(member: Member, browser: Browser) -> None:
+    results = Path(member.data_dir) / "results"
+    results.mkdir(exist_ok=True)
+    kinds = [("RAISED", "critical"), ("RAISED", "warning"), ("RAISED", "warning")]
+    told = {
+        "as_of_us": 1_795_183_200_000_000,
+        "findings": [
+            {"status": status, "severity": severity}
+            for status, severity in [*kinds, ("CLEAR", "critical"), ("RAISED", "info")]
+        ],
+    }
+    file = results / "findings.json"
+    file.write_text(json.dumps(told))
+    said = "The audit report up to 2026-11-20 14:00 has 1 critical finding and 2 warnings."
+    text, _ = browser.page("/")
+    assert said in text
+    assert "All is well" not in text
+    file.write_text(json.dumps({"findings": [{}]}))
+    assert "The findings of the audit report cannot be read" in browser.page("/")[0]
+    file.write_text(json.dumps(told | {"findings": told["findings"][3:]}))
+    assert "All is well: one member runs" in browser.page("/")[0]
+    file.unlink()
 
 
 def test_a_queue_whose_resource_sets_its_dead_letter_exchange_shows_it(

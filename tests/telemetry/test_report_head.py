@@ -26,13 +26,14 @@ def test_messages_are_counted_once_and_not_by_copies() -> None:
         [unroutable("all", 90), unroutable("ae", 40), unroutable("returned", 30),
          unroutable("dropped", 15), unroutable("ae_missing", 5)],
         [letters("routed", 500, 0), letters("dropped_no_dlx", 8, 0), letters("dlx_missing", 6, 6)],
+        purged=9,
     )  # fmt: skip
     assert (found.published, found.delivered) == (4246, 4100)
     assert (found.returned, found.dropped, found.unroutable, found.lost) == (30, 8, 20, 6)
     assert report_head.in_words(found) == (
         "Clients published 4,246 messages, 4,100 were delivered, 30 were given back for want of a "
         "route, 20 were unroutable and dropped, not being mandatory, 8 were dropped by a limit, a "
-        "TTL or a rejection, 6 were lost."
+        "TTL or a rejection, 9 were purged, 6 were lost."
     )
 
 

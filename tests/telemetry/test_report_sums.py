@@ -79,11 +79,27 @@ def test_queues(hours: list[dict[str, Any]]) -> None:
     for row in found:
         own = [item for item in hours if all(item[key] == row[key] for key in ("vhost", "queue"))]
         newest = max(own, key=lambda item: item["window_start"])
-        for name in ("enq", "ack", "redlv", "dl_out", "deleted", "expired_queue"):
+        for name in ("enq", "ack", "dl_out", "purged", "orphaned", "deleted", "expired_queue"):
             assert row[name] == sum(item[name] for item in own)
         for name in ("ready_last", "unacked_last", "is_gone"):
             assert row[name] == newest[name]
     assert [row["enq"] for row in found] == sorted((row["enq"] for row in found), reverse=True)
+
+
+def test_what_went_with_a_queue_is_not_purged() -> None:
+    """A deleted queue counts its ready messages as purged, and what was held as orphaned."""
+    counts = ("purged", "orphaned", "deleted", "expired_queue")
+    hours: list[dict[str, Any]] = [
+        {"vhost": "v", "queue": queue, "window_start": START, **dict(zip(counts, row, strict=True))}
+        for queue, row in {
+            "purged": (7, 0, None, None),
+            "purged and deleted": (12, 3, 10, None),
+            "expired": (5, 0, None, 5),
+        }.items()
+    ]
+    queues = report_sums.queues(pyarrow.Table.from_pylist(hours, report.QUEUES))
+    assert report_sums.purged(queues) == 7 + 5
+    assert report_sums.gone(queues) == 15
 
 
 LETTERS = st.fixed_dictionaries(

@@ -71,7 +71,7 @@ def queues(hours: pyarrow.Table) -> pyarrow.Table:
     """Return a row for each queue of queue_1h, those with most messages first: sums, and how many
     messages it had last.
     """
-    sums = ("enq", "ack", "redlv", "dl_out", *ENDS)
+    sums = ("enq", "ack", "redlv", "dl_out", "purged", "orphaned", *ENDS)
     lasts = ("ready_last", "unacked_last", "is_gone")
     found = (
         hours.sort_by("window_start")
@@ -113,6 +113,18 @@ def folded(queues: pyarrow.Table) -> pyarrow.Table:
 def gone(queues: pyarrow.Table) -> int:
     """Return how many messages went with queues that were deleted or expired; of `queues`."""
     return sum(_sum(queues[name]) for name in ENDS)
+
+
+def purged(queues: pyarrow.Table) -> int:
+    """Return how many messages were purged from queues; of `queues`.
+
+    What went with a queue counts as purged or, while a consumer held it, as orphaned, and as gone.
+    """
+    counted = {name: pc.fill_null(queues[name], 0) for name in ("purged", "orphaned", *ENDS)}
+    removed = pc.add(counted["purged"], counted["orphaned"])
+    for name in ENDS:
+        removed = pc.subtract(removed, counted[name])
+    return _sum(pc.max_element_wise(removed, 0))
 
 
 def letters(rows: pyarrow.Table) -> list[Row]:

@@ -11,12 +11,14 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from brokerd.core.catalog import policy
 from brokerd.core.catalog.catalog_state import VhostTopology
+from brokerd.server.listings import rows as listings
 from brokerd.server.management import bindings, identity, listing, nodes, queues
 from brokerd.server.management.call import Answer, Call, Handler, HttpError, Json
 from brokerd.server.management.pages import rendering
@@ -66,6 +68,7 @@ async def _overview(call: Call) -> Answer:
         _queues(call, asked), _members_of(call), _ask(call, "/api/overview")
     )
     problems = await _problems(call, members)
+    problems += await _found_by_telemetry(call)
     if not problems:
         running = "" if members is None else f"{_members(len(members))}, "
         verdict = f"All is well: {running}no alarm is on, every queue has a leader."
@@ -153,6 +156,32 @@ async def _problems(call: Call, members: list[Json] | None) -> list[str]:
     )
     found += [f"Queue '{name}' in vhost '{vhost}' has no leader." for vhost, name in without]
     return found
+
+
+async def _found_by_telemetry(call: Call) -> list[str]:
+    """Return in a line what the report that was handed in here raises, for those who may read it.
+
+    A report grows old where the job has stopped, so the line says what time it is of.
+    """
+    if not call.caller.is_monitor:
+        return []
+    for document in await listings.findings(call.services.listed, ""):
+        try:
+            severities = [
+                item["severity"] for item in document["findings"] if item["status"] == "RAISED"
+            ]
+            until = datetime.fromtimestamp(document["as_of_us"] / 1e6, UTC)
+        except (KeyError, TypeError, ValueError, OverflowError, OSError):
+            return ["The findings of the audit report cannot be read: run the telemetry job anew."]
+        critical, warnings = (severities.count(name) for name in ("critical", "warning"))
+        counts = [
+            f"{as_count(count)} {name}{'' if count == 1 else 's'}"
+            for count, name in ((critical, "critical finding"), (warnings, "warning"))
+            if count
+        ]
+        if counts:
+            return [f"The audit report up to {until:%Y-%m-%d %H:%M} has {' and '.join(counts)}."]
+    return []
 
 
 def _shown(problems: list[str]) -> list[str]:

@@ -220,7 +220,11 @@ class Scenario:
         edge = {"parentRefs": [{"name": "edge"}]}
         full = Members(
             *(self.space, "full"),
-            tls={"issuerRef": {"name": "corp"}, "disablePlain": True},
+            tls={
+                "issuerRef": {"name": "corp"},
+                "caSecretName": "full-issued-tls",
+                "disablePlain": True,
+            },
             gateway={**edge, "hostnames": ["orders.example"]},
             listeners={"serviceType": "NodePort"},
             networkPolicy={"allowFrom": [{"tier": "web"}]},

@@ -277,6 +277,46 @@ def test_what_is_kept_is_refused_with_queue_and_member(
         assert told == (404, f"NOT_FOUND - {down_text(queue)}")
 
 
+#: What clients of the management API ask of a queue: method, what follows its path, body.
+GET = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+HTTP_OPERATIONS: dict[str, tuple[str, str, Any]] = {
+    "declare": ("PUT", "", None),
+    "get": ("POST", "/get", GET),
+    "purge": ("DELETE", "/contents", None),
+}
+
+
+@pytest.mark.parametrize("operation", HTTP_OPERATIONS)
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_is_kept_is_refused_with_queue_and_member_over_http(
+    down: Down, kind: str, operation: str
+) -> None:
+    queue = f"{kind}.asked"
+    method, tail, body = HTTP_OPERATIONS[operation]
+    for member in down.others:
+        with within(AT_ONCE_SECONDS, operation):
+            status, said = rig.http_call(
+                member, method, rig.queue_path(queue) + tail, body or KINDS[kind]
+            )
+        assert (status, said) == (503, {"error": "unavailable", "reason": down_text(queue)})
+
+
+@pytest.mark.parametrize("kind", GONE)
+def test_a_get_over_http_of_what_is_gone_finds_no_queue(down: Down, kind: str) -> None:
+    member = down.others[0]
+    path = rig.queue_path(f"{kind}.listed")
+    status, said = rig.http_call(member, "POST", f"{path}/get", GET)
+    assert (status, said["reason"]) == (404, "queue_not_found")
+
+
+def test_what_is_refused_over_http_is_no_error_of_the_member(down: Down) -> None:
+    member = down.others[0]
+    before = len(member.log())
+    for queue in ("durable.asked", "nope"):
+        assert rig.http_call(member, "POST", f"{rig.queue_path(queue)}/get", GET)[0] >= 404
+    assert "[ERROR]" not in member.log()[before:]
+
+
 @pytest.mark.parametrize("kind", KEPT)
 def test_a_confirmed_publish_to_what_is_kept_is_refused(down: Down, kind: str) -> None:
     for member in down.others:

@@ -8,6 +8,7 @@ finds its way in a class without asking (ADR 47).
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -52,6 +53,8 @@ class ChannelConnection(ABC):
         self.unconfirmed = ByteBudget(gate, "unconfirmed", unconfirmed_bytes)
         self.call_after_flush = call_after_flush
         self.write_paused_ms: int | None = None
+        #: Level of the lines that say that a channel was closed for a mistake of the client.
+        self.fault_level = logging.ERROR
         #: How often the socket has been handed what was to be sent.
         self.flush_count = 0
 

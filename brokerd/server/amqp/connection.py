@@ -317,9 +317,8 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         self._connections.counts.channel_closed(self.user)
 
     def _on_channel_error(self, event: events.ChannelError) -> None:
-        log.error(
-            "channel error on connection %s channel %d: %s", self.name, event.channel, event.text
-        )
+        text = "channel error on connection %s channel %d: %s"
+        log.log(self.fault_level, text, self.name, event.channel, event.text)
         session = self.sessions.pop(event.channel, None)
         if session is not None:
             session.ended()

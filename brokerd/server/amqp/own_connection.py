@@ -36,7 +36,8 @@ class OwnConnection(ClientConnection):
         """identity: whose rights it has; the user "": all.
 
         author: who asked for it by another front door, for one request: the audit log names that
-        door, and the log need not say that the connection came and went.
+        door, and the log need not say that the connection came and went, nor what was refused: the
+        answer to the request says it.
         """
         if not identity.user:
             services = dataclasses.replace(services, admission=OwnAdmission.of(services.admission))
@@ -44,7 +45,7 @@ class OwnConnection(ClientConnection):
         self._for = identity
         self._author = author
         if author is not None:
-            self.log_level = logging.DEBUG
+            self.log_level = self.fault_level = logging.DEBUG
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ClientConnection."""

@@ -217,7 +217,8 @@ class Session(ChannelPublishes):
         if self._ended:
             # A slow method fails for what its channel was closed for meanwhile.
             return
-        log.error(
+        log.log(
+            self.connection.fault_level,
             "channel error on connection %s channel %d: %s",
             self.connection.name,
             self.channel,

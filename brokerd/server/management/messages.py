@@ -17,6 +17,7 @@ from typing import Any
 
 from brokerd.amqp import errors, methods, values
 from brokerd.amqp.properties import BasicProperties
+from brokerd.amqp.spec import REPLY_NAMES
 from brokerd.core.catalog.refusals import ACCESS_REFUSED, NOT_FOUND
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError
@@ -185,6 +186,10 @@ def _of_channel(call: Call, error: ChannelClosed) -> HttpError:
     if error.code == ACCESS_REFUSED:
         return not_authorised(str(error))
     if error.code == NOT_FOUND:
+        view = call.services.catalog.view
+        if view.usable_queue(call.vhost, call.parts["name"]) is not None:
+            # It exists and takes nothing, as its home member is down: what other requests are told.
+            return unavailable(str(error).removeprefix(f"{REPLY_NAMES[NOT_FOUND]} - "))
         return HttpError(404, "not_found", "queue_not_found" if call.as_4_3 else str(error))
     return bad_request(str(error))
 

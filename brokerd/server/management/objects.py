@@ -108,6 +108,10 @@ async def _put_queue(call: Call) -> Answer:
     if isinstance(plan, Refused):
         raise _of_declare(plan)
     if isinstance(plan, declare.Exists):
+        record = plan.record
+        if isinstance(record, Queue) and record.uid in services.catalog.view.down_homes.refusing:
+            # Refused with the reason, as AMQP's declare is; if the home is back, it answers.
+            await topology.counts(call.objects, record)
         return no_content()
     if not plan.name:
         raise bad_request("a queue needs a name")

@@ -176,6 +176,11 @@ flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB int
 telemetry-load: setup ## ROWS="180000 5000000": cost of a run of the telemetry job, beside DuckDB (minutes)
 	$(BIN)/python -m tests.telemetry.load --rows $(or $(ROWS),180000)
 
+# Each world's seed stands in the name of its test; two cores take 20 minutes.
+telemetry-worlds: setup ## WORLDS=N in plain Python, SPARK_WORLDS=N through Spark: clusters that suffer, planted bugs in counters
+	@WORLDS=$(or $(WORLDS),2000) SPARK_WORLDS=$(or $(SPARK_WORLDS),50) $(BIN)/pytest -q -o tmp_path_retention_policy=failed \
+	  tests/telemetry/test_plain_worlds.py tests/telemetry/test_worlds.py
+
 telemetry-kills: setup ## RUN_KILLS=N of a run of the telemetry job, spread over its length (ten minutes for 30)
 	$(BIN)/python -m tests.telemetry.driver_kills --kills $(or $(RUN_KILLS),30)
 

@@ -186,6 +186,7 @@ class QueueRows:
         # One that went with its vhost has not counted them itself.
         counters["purged"] += overview["ready"] + overview.get("delayed", 0)
         counters["orphaned"] += overview["unacked"]
+        counters["dl_lost"] += overview["dl_pending"]
         empty = dict.fromkeys((*_GAUGES, "delayed"), 0)
         none = {"head_enqueued_ms": None, "dl_pending_since_ms": None}
         seen = self._seen.get(queue.uid)

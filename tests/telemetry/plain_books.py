@@ -144,6 +144,10 @@ def _judge(books: Books, hour_us: int, line: Row, groups: list[Row], exchanges: 
         depth = row["ready_last"] + row["unacked_last"]
         name = f"{row['queue']} {row['grp']}"
         off["queue", hour_us, name] = depth - (row["start_depth"] + row["d_enq"] - row["d_gone"])
+        if row["at_least_once"]:
+            pending = row["dl_pending_last"] - row["start_pending"]
+            ended = row["d_dl_confirmed"] + row["d_dl_lost"] + pending
+            off["letters", hour_us, name] = ended - row["d_dl_out"]
     by_name: dict[str, int] = defaultdict(int)
     copies = slack_made = 0
     for row in exchanges:

@@ -74,6 +74,14 @@ def test_the_last_row_of_a_queue_says_what_went_with_it() -> None:
     assert end(rows, empty, is_expired=False, messages=0)["deleted"] == 0
 
 
+def test_letters_that_went_with_a_vhost_are_lost_letters() -> None:
+    """The queue's machine counts them where the queue itself is deleted."""
+    rows, queue = QueueRows(), Queue(1, "q", at_least_once=True)
+    queue.counters["dl_out"] = queue.pending = 5
+    row = end(rows, queue, is_expired=False, messages=0)
+    assert (row["c_dl_out"], row["c_dl_lost"], row.get("dl_pending", 0)) == (5, 5, 0)
+
+
 def test_queues_that_were_silent_for_long_are_due() -> None:
     rows, queues = QueueRows(), [Queue(uid, f"q{uid}") for uid in (1, 2, 3)]
     for now_us, queue in enumerate(queues):

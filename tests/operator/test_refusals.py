@@ -128,6 +128,7 @@ def test_pauses_between_tries_of_a_status_grow() -> None:
         now[0] += pauses[-1]
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[1] < pauses[-1] == REST_MAX_S
+    assert found.status_refused(KEY, {"metadata": {"generation": 2}}) == pauses[0]
     found.status_taken(KEY)
     assert found.status_refused(KEY, body) == pauses[0]
 

@@ -183,6 +183,8 @@ def test_a_status_that_may_not_be_written_is_an_event_and_rests(
         # Without a pause each look is a try.
         assert operator.metric(ERRORS) - before <= 6
         assert len(refusals(space, "queue", "mute")) == 1
+    # The API server goes by a policy for a moment after it is deleted.
+    wait_for("the policy is out of force", lambda: not _is_denied(space))
     # The next try may be a minute away; another generation is tried at once.
     space.apply(of_connection("Queue", "mute", maxLength=6))
     space.wait_reason("queue", "mute", "Applied")

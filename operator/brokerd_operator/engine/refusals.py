@@ -96,10 +96,11 @@ class Refusals:
 
     def status_refused(self, key: Key, body: Body) -> float:
         """Seconds until the next try."""
-        before = self._rests.get(key)
-        count = 0 if before is None else before.count + 1
+        before, generation = self._rests.get(key), _generation(body)
+        # Somebody who changes the resource waits for an answer: the pauses begin anew.
+        count = before.count + 1 if before and before.generation == generation else 0
         pause: float = min(REST_MAX_S, REST_FIRST_S * 2 ** min(count, 16))
-        self._rests[key] = _Rest(_generation(body), count, self._clock() + pause)
+        self._rests[key] = _Rest(generation, count, self._clock() + pause)
         return pause
 
 

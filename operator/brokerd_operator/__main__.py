@@ -82,12 +82,16 @@ def selftest_command(rights: str, ready_url: str, patience: float) -> None:
 @click.option("--binding", required=True, help="Name of the RoleBinding.")
 @click.option("--namespaces", required=True, help="Where it lies, comma separated.")
 @click.option("--cluster-role", default="", help="Name of a ClusterRole that goes with them.")
-def let_go_command(binding: str, namespaces: str, cluster_role: str) -> None:
-    """Let go of RoleBindings that are being deleted. What an uninstallation ends with."""
+@click.option("--until-stopped", is_flag=True, help="Go on looking until a signal ends it.")
+def let_go_command(binding: str, namespaces: str, cluster_role: str, until_stopped: bool) -> None:
+    """Let go of RoleBindings that are being deleted: while a release is, and at the end."""
     with _the_extra():
         from brokerd_operator.sources import let_go
 
-    sys.exit(let_go.run(binding, tuple(namespaces.split(",")), cluster_role))
+    where = tuple(namespaces.split(","))
+    if until_stopped:
+        sys.exit(let_go.until_stopped(binding, where))
+    sys.exit(let_go.run(binding, where, cluster_role))
 
 
 if __name__ == "__main__":

@@ -50,5 +50,6 @@ def of_kind(items: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def is_of_uninstallation(item: dict[str, Any]) -> bool:
-    """What Helm makes when everything else is deleted; it has an account of its own."""
-    return "post-delete" in (item["metadata"].get("annotations") or {}).values()
+    """What Helm makes when a release is deleted; it has an account of its own."""
+    hook = (item["metadata"].get("annotations") or {}).get("helm.sh/hook")
+    return hook in ("pre-delete", "post-delete")

@@ -64,9 +64,9 @@ ALL_ON = {
         "storage": {"className": "fast"},
     },
     "monitoring": {
-        "podMonitor": {"enabled": True},
+        "podMonitor": {"enabled": True, "detailed": ["queue_coarse_metrics"]},
         "serviceMonitor": {"enabled": True},
-        "prometheusRule": {"enabled": True},
+        "prometheusRule": {"enabled": True, "rabbitmqLabels": True},
         "dashboards": {"enabled": True},
     },
 }
@@ -121,7 +121,7 @@ def test_pods_of_the_chart_meet_the_restricted_profile(name: str) -> None:
     pods += [
         item["spec"] for item in [*of_kind(items, "Pod"), *of_kind(render(CLUSTER, {}), "Pod")]
     ]
-    assert len(pods) == 3 + len(of_kind(items, "Job"))
+    assert len(pods) == 2 + len(of_kind(items, "Deployment")) + len(of_kind(items, "Job"))
     for pod in pods:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -186,25 +186,44 @@ def test_each_watched_namespace_has_its_binding() -> None:
 
 
 def test_what_an_uninstallation_runs_may_do_little() -> None:
-    """SEC-24. Only where others are watched; after the deletion, so that it stops none."""
+    """SEC-24. Only where others are watched. What runs beside the deletion is none of the kinds
+    that Helm waits for, so that it stops none, and goes by its namesake of the event after it.
+    """
     for values in ({}, CLUSTER_WIDE):
         assert not [item for item in render(OPERATOR, values) if is_of_uninstallation(item)]
     items = render(OPERATOR, {"watchNamespaces": ["shop", "brokerd-system", "team-b"]})
     found = [item for item in items if is_of_uninstallation(item)]
-    kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
-    assert sorted(item["kind"] for item in found) == sorted(kinds)
-    (role,) = of_kind(found, "ClusterRole")
-    assert [
-        (rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]
-    ] == [
-        (["rolebindings"], ["r-brokerd-operator-watched"], ["get", "patch"]),
-        (["clusterroles"], ["brokerd-system-r-brokerd-operator-watched"], ["delete"]),
-    ]
-    ((container,),) = [pod["containers"] for pod in pod_specs(of_kind(found, "Job"))]
-    assert "--namespaces=shop,team-b" in container["args"]
-    for item in found:
-        policy = item["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
-        assert policy == "before-hook-creation,hook-succeeded,hook-failed"
+    beside, after = (
+        [item for item in found if item["metadata"]["annotations"]["helm.sh/hook"] == event]
+        for event in ("pre-delete", "post-delete")
+    )
+    kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Deployment"]
+    assert sorted(item["kind"] for item in beside) == sorted(kinds)
+    assert sorted(item["kind"] for item in after) == sorted([*kinds, "Job"])
+    assert {_place_of(item) for item in beside} <= {_place_of(item) for item in after}
+    for role in of_kind(found, "ClusterRole"):
+        assert [
+            (rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]
+        ] == [
+            (["rolebindings"], ["r-brokerd-operator-watched"], ["get", "patch"]),
+            (["clusterroles"], ["brokerd-system-r-brokerd-operator-watched"], ["delete"]),
+        ]
+    assert [item["spec"]["replicas"] for item in of_kind(found, "Deployment")] == [1, 0]
+    pods = pod_specs([*of_kind(beside, "Deployment"), *of_kind(found, "Job")])
+    flags = ["--until-stopped", "--cluster-role=brokerd-system-r-brokerd-operator-watched"]
+    for pod, flag in zip(pods, flags, strict=True):
+        (container,) = pod["containers"]
+        assert container["args"][1:] == [
+            "--binding=r-brokerd-operator-watched",
+            "--namespaces=shop,team-b",
+            flag,
+        ]
+    policies = [item["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for item in after]
+    assert set(policies) == {"before-hook-creation,hook-succeeded,hook-failed"}
+
+
+def _place_of(item: dict[str, Any]) -> tuple[str, str]:
+    return item["kind"], item["metadata"]["name"]
 
 
 def test_rights_of_the_lease_are_few() -> None:
@@ -238,7 +257,8 @@ def test_every_kind_is_in_every_rule() -> None:
 
 
 def test_images_come_from_values() -> None:
-    (pod,) = pod_specs(of_kind(render(OPERATOR, ALL_ON), "Deployment"))
+    deployments = of_kind(render(OPERATOR, ALL_ON), "Deployment")
+    (pod,) = pod_specs([item for item in deployments if not is_of_uninstallation(item)])
     (container,) = pod["containers"]
     assert container["image"] == "registry.example/op@sha256:" + "0" * 64
     values = {item["name"]: item.get("value") for item in container["env"]}

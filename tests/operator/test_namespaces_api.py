@@ -6,12 +6,14 @@ chart's ServiceAccount, so that it has the rendered rights and no others.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -212,11 +214,16 @@ def test_what_an_uninstallation_without_an_operator_leaves_is_let_go_as_document
         kube_api.kubectl("delete", "namespace", name, "--wait=false")
 
 
+@pytest.mark.parametrize("waits", [False, True])
 def test_an_uninstallation_without_an_operator_leaves_nothing_but_the_definitions(
-    kube_api: Kubernetes, tmp_path: Path
+    kube_api: Kubernetes, tmp_path: Path, waits: bool
 ) -> None:
-    """The chart's hook, with its own rights; the test plays the kubelet that runs its pod."""
-    own, held, gone = "nsop-hook", "nsop-hook-held", "nsop-hook-gone"
+    """The chart's hooks, with their own rights; the test plays the kubelet that runs their pods.
+
+    Helm that waits for the bindings' end runs the last hook after that only.
+    """
+    own = f"nsop-hook-{waits}".lower()
+    held, gone = f"{own}-held", f"{own}-gone"
     for name in (own, held, gone):
         kube_api.kubectl("create", "namespace", name)
     where = f"--namespace={own}"
@@ -233,49 +240,72 @@ def test_an_uninstallation_without_an_operator_leaves_nothing_but_the_definition
         *("-n", held, "patch", "rolebinding", binding, "--type=merge", "--patch", patch)
     )
     kube_api.kubectl("delete", "namespace", gone)
+    kubelet = Kubelet(kube_api, own, tmp_path)
     with ThreadPoolExecutor(1) as thread:
-        uninstalling = thread.submit(kube_api.helm, "uninstall", "hook", where)
-        said = _play_kubelet(kube_api, own, tmp_path)
+        flags = ("--wait", "--timeout=60s") if waits else ()
+        uninstalling = thread.submit(kube_api.helm, "uninstall", "hook", where, *flags)
+        with kubelet.runs("ReplicaSet") if waits else contextlib.nullcontext():
+            said = kubelet.finish("Job")
         uninstalling.result(100)
-    assert f"{held}: let go" in said
+    assert f"{held}: {'nothing to let go of' if waits else 'let go'}" in said
     assert f"{gone}: nothing to let go of" in said
     kinds = "roles,rolebindings,serviceaccounts,jobs,deployments,services"
     for namespace in (own, held):
         found = kube_api.kubectl("-n", namespace, "get", kinds, "-o", "name")
         assert "brokerd" not in found
     of_cluster = kube_api.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
-    assert "nsop-hook" not in of_cluster
+    assert own not in of_cluster
     for name in (own, held):
         kube_api.kubectl("delete", "namespace", name, "--wait=false")
 
 
-def _play_kubelet(kubernetes: Kubernetes, namespace: str, folder: Path) -> str:
-    """Run the one pod of a Job here, as its ServiceAccount; what it said."""
+@dataclass
+class Kubelet:
+    """Runs pods of the chart's uninstallation here, as their ServiceAccount."""
 
-    def pending() -> Any:
-        text = kubernetes.kubectl("-n", namespace, "get", "pods", "-o", "json")
-        return [item for item in json.loads(text)["items"] if "Job" in json.dumps(item)]
+    kubernetes: Kubernetes
+    namespace: str
+    folder: Path
 
-    (pod,) = wait_for("the pod of the hook", pending)
-    account = pod["spec"]["serviceAccountName"]
-    token = kubernetes.kubectl("-n", namespace, "create", "token", account).strip()
-    environment = os.environ | {"KUBECONFIG": str(_kubeconfig(kubernetes, token, folder))}
-    (container,) = pod["spec"]["containers"]
-    done = subprocess.run(
-        [sys.executable, "-m", "brokerd_operator", *container["args"]],
-        env=environment,
-        text=True,
-        capture_output=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    name = pod["metadata"]["name"]
-    ended = json.dumps({"status": {"phase": "Succeeded"}})
-    kubernetes.kubectl(
-        *("-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge"),
-        *("--patch", ended),
-    )
-    return done.stdout
+    @contextlib.contextmanager
+    def runs(self, owner: str) -> Iterator[None]:
+        """A pod that does not end by itself."""
+        _, command, environment = self._pod(owner)
+        process = subprocess.Popen(command, env=environment)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def finish(self, owner: str) -> str:
+        """A pod that comes to its end; what it said."""
+        name, command, environment = self._pod(owner)
+        done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        ended = json.dumps({"status": {"phase": "Succeeded"}})
+        self.kubernetes.kubectl(
+            *("-n", self.namespace, "patch", "pod", name, "--subresource=status"),
+            *("--type=merge", "--patch", ended),
+        )
+        return done.stdout
+
+    def _pod(self, owner: str) -> tuple[str, list[str], dict[str, str]]:
+        """The one pod of the uninstallation with such an owner: its name, and how it is run."""
+
+        def pending() -> Any:
+            chosen = ("--selector=app.kubernetes.io/name=brokerd-operator-uninstall", "-o", "json")
+            text = self.kubernetes.kubectl("-n", self.namespace, "get", "pods", *chosen)
+            items = json.loads(text)["items"]
+            return [i for i in items if i["metadata"]["ownerReferences"][0]["kind"] == owner]
+
+        (pod,) = wait_for(f"the pod of a {owner}", pending)
+        account = pod["spec"]["serviceAccountName"]
+        token = self.kubernetes.kubectl("-n", self.namespace, "create", "token", account).strip()
+        kubeconfig = _kubeconfig(self.kubernetes, token, self.folder)
+        (container,) = pod["spec"]["containers"]
+        command = [sys.executable, "-m", "brokerd_operator", *container["args"]]
+        return pod["metadata"]["name"], command, os.environ | {"KUBECONFIG": str(kubeconfig)}
 
 
 def _exists(kubernetes: Kubernetes, name: str) -> bool:

@@ -142,6 +142,35 @@ app.kubernetes.io/part-of: brokerd
 {{- end }}
 {{- end }}
 
+{{- /* Arguments: the root, the account, the binding, further arguments of the command. */}}
+{{- define "brokerd-operator.uninstallPod" -}}
+{{- $root := index . 0 }}
+serviceAccountName: {{ index . 1 }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- include "brokerd-operator.podCommon" $root | nindent 0 }}
+containers:
+- name: uninstall
+  image: {{ include "brokerd-operator.image" (list $root $root.Values.images.operator) }}
+  imagePullPolicy: {{ $root.Values.imagePullPolicy }}
+  args:
+  - let-go
+  - --binding={{ index . 2 }}
+  - --namespaces={{ include "brokerd-operator.foreign" $root }}
+  {{- range index . 3 }}
+  - {{ . }}
+  {{- end }}
+  resources:
+    requests: {cpu: 50m, memory: 128Mi}
+    limits: {memory: 256Mi}
+  securityContext:
+    {{- include "brokerd-operator.containerSecurity" $root | nindent 4 }}
+  volumeMounts:
+  - {name: tmp, mountPath: /tmp}
+volumes:
+- {name: tmp, emptyDir: {sizeLimit: 16Mi}}
+{{- end }}
+
 {{- /*
 What the operator does in a watched namespace, and no more: tests/operator/test_rights_api.py compares
 it with what the API server was asked for. Some verbs of pods, configmaps and services are handed on

@@ -1,8 +1,9 @@
 """`python -m brokerd_operator let-go`: an uninstallation's end, for what no operator let go of.
 
 The bindings of watched namespaces carry the operator's finalizer (`rights.py`), and the operator
-goes in the same moment as they do, or did not run at all. A hook of the chart runs this after all
-else is deleted, with an account of its own. For the command line only.
+goes in the same moment as they do, or did not run at all. Two hooks of the chart run this with an
+account of their own: one while the release is deleted, for a Helm that waits for the bindings' end,
+and one after all else is deleted. For the command line only.
 """
 
 from __future__ import annotations
@@ -18,11 +19,42 @@ from brokerd_operator.sources.rights import Rights
 #: A right is granted a moment after its role was made; then the Job tries again.
 TRIES = 10
 PAUSE_S = 1.0
+#: Looks of `until_stopped`, some hours: Helm ends it when the deletion is over, which takes as long
+#: as its --timeout.
+LOOKS_MAX = 10_000
 
 
 def run(binding: str, namespaces: tuple[str, ...], cluster_role: str) -> int:
     """Exit status: 0 when nothing that is being deleted waits for an operator any more."""
     return asyncio.run(_run(binding, namespaces, cluster_role))
+
+
+def until_stopped(binding: str, namespaces: tuple[str, ...]) -> int:
+    """Let go of each binding as soon as it is being deleted, until a signal ends this."""
+    return asyncio.run(_until_stopped(binding, namespaces))
+
+
+async def _until_stopped(binding: str, namespaces: tuple[str, ...]) -> int:
+    api = Api()
+    try:
+        held = Rights(api, binding, namespaces)
+        for _ in range(LOOKS_MAX):
+            for name in namespaces:
+                try:
+                    await _release_ending(held, name)
+                except ApiError as error:
+                    print(f"{name}: {error}", flush=True)
+            await asyncio.sleep(PAUSE_S)
+        return 0
+    finally:
+        api.close()
+
+
+async def _release_ending(held: Rights, namespace: str) -> None:
+    binding = await held.read(namespace)
+    if binding is not None and rights.is_held(binding) and rights.is_ending(binding):
+        await held.release(namespace)
+        print(f"{namespace}: let go", flush=True)
 
 
 async def _run(binding: str, namespaces: tuple[str, ...], cluster_role: str) -> int:

@@ -20,6 +20,7 @@ from brokerd_operator.engine.metrics import Metrics
 from brokerd_operator.manifests import cluster
 from prometheus_client.parser import text_string_to_metric_families
 
+from brokerd.telemetry.client_totals import SIZE_BOUNDS
 from tests.operator.charts import OPERATOR, ROOT, of_kind, render
 from tests.operator.test_manifests import all_on
 from tests.test_tidy import anchors
@@ -201,6 +202,99 @@ def test_monitors_select_what_is_there() -> None:
     assert len(services) == 1
     ports = {port["name"] for port in services[0]["spec"]["ports"]}
     assert {item["port"] for item in monitor["spec"]["endpoints"]} <= ports
+
+
+# ---- what RabbitMQ's dashboards and alerts select -----------------------------------------------
+
+
+def as_prometheus_3(bound: float) -> str:
+    """A bound of a histogram as Prometheus 3 keeps it, whatever the page says."""
+    digits = f"{bound:.0f}"
+    mantissa = digits.rstrip("0")
+    # From a million on its shortest form has an exponent.
+    return f"{mantissa}e+{len(digits) - len(mantissa):02}" if len(digits) > 6 else f"{digits}.0"
+
+
+def relabelled(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, str]:
+    """What Prometheus makes of a series' labels."""
+    for rule in rules:
+        source = ";".join(labels[name] for name in rule["sourceLabels"])
+        if found := re.fullmatch(rule["regex"], source):
+            value = found.expand(rule["replacement"].replace("$", "\\"))
+            labels = {**labels, rule["targetLabel"]: value}
+    return labels
+
+
+def test_bounds_of_sizes_are_as_rabbitmq_writes_them_in_prometheus_3() -> None:
+    (monitor,) = of_kind(monitoring(), "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    rules = endpoint["metricRelabelings"]
+    name = "rabbitmq_message_size_bytes_bucket"
+    for bound in SIZE_BOUNDS:
+        for written in (str(bound), as_prometheus_3(bound)):
+            found = relabelled({"__name__": name, "le": written}, rules)
+            assert found == {"__name__": name, "le": str(bound)}
+    for labels in (
+        {"__name__": name, "le": "+Inf"},
+        {"__name__": "rabbitmq_raft_entry_commit_latency_seconds_bucket", "le": "1.0"},
+    ):
+        assert relabelled(labels, rules) == labels
+
+
+def test_figures_by_queue_are_scraped_where_they_are_asked_for() -> None:
+    """Each alert on a queue joins with the one who-am-I of its page."""
+    values = {"enabled": True, "detailed": ["queue_coarse_metrics", "queue_consumer_count"]}
+    (monitor,) = of_kind(render(OPERATOR, {"monitoring": {"podMonitor": values}}), "PodMonitor")
+    plain, detailed = monitor["spec"]["podMetricsEndpoints"]
+    assert detailed["path"] == "/metrics/detailed"
+    assert detailed["params"] == {"family": values["detailed"]}
+    pod = {"__meta_kubernetes_pod_name": "prod-0"}
+    instances = []
+    for endpoint in (plain, detailed):
+        (rule,) = [item for item in endpoint["relabelings"] if item["targetLabel"] == "instance"]
+        instances.append(relabelled(pod, [{"regex": "(.*)", "replacement": "$1", **rule}]))
+    assert [item["instance"] for item in instances] == ["prod-0", "prod-0/detailed"]
+
+
+def test_rabbitmqs_alerts_on_objects_of_kubernetes_find_ours(promtool: str, tmp_path: Path) -> None:
+    """NoMajorityOfNodesReady and PersistentVolumeMissing of RabbitMQ's operator."""
+    values = {"enabled": True, "rabbitmqLabels": True}
+    (rule,) = of_kind(
+        render(OPERATOR, {"monitoring": {"prometheusRule": values}}), "PrometheusRule"
+    )
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(yaml.safe_dump(rule["spec"]))
+    objects = cluster.objects(all_on())
+    (stateful_set,) = of_kind(objects, "StatefulSet")
+    claims = stateful_set["spec"]["selector"]["matchLabels"]
+    by_kind = {"statefulset": stateful_set["metadata"]["labels"], "persistentvolumeclaim": claims}
+    shown = {}
+    for kind, labels in by_kind.items():
+        own = {f"label_{re.sub('[^a-z]', '_', name)}": value for name, value in labels.items()}
+        pairs = ",".join(f'{name}="{value}"' for name, value in own.items())
+        shown[f'kube_{kind}_labels{{namespace="shop",{kind}="x",{pairs}}}'] = "1x10"
+        # Somebody else's.
+        shown[f'kube_{kind}_labels{{namespace="shop",{kind}="y"}}'] = "1x10"
+    shown['kube_statefulset_status_replicas_ready{namespace="shop",statefulset="x"}'] = "1x10"
+    claim = 'namespace="shop",persistentvolumeclaim="x",phase="Bound"'
+    shown[f"kube_persistentvolumeclaim_status_phase{{{claim}}}"] = "0x10"
+    name = stateful_set["metadata"]["name"]
+    asked = []
+    for kind, figure in (
+        ("statefulset", "kube_statefulset_status_replicas_ready"),
+        ("persistentvolumeclaim", "kube_persistentvolumeclaim_status_phase"),
+    ):
+        chosen = f'kube_{kind}_labels{{label_app_kubernetes_io_component="rabbitmq"}}'
+        join = f"on(namespace, {kind}) group_left(label_app_kubernetes_io_name) {chosen}"
+        expression = f"count by(label_app_kubernetes_io_name) ({figure} * {join} <= 1)"
+        labels = f'{{label_app_kubernetes_io_name="{name}"}}'
+        samples = [{"labels": labels, "value": 1}]
+        asked.append({"expr": expression, "eval_time": "5m", "exp_samples": samples})
+    case = {"interval": "1m", "input_series": series(shown), "promql_expr_test": asked}
+    tests = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [case]}
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump(tests))
+    run_promtool(promtool, "test", "rules", str(path))
 
 
 # ---- promtool -----------------------------------------------------------------------------------

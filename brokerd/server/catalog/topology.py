@@ -71,27 +71,34 @@ class Placement:
                 leader = self._cluster.host.leader_of(queue.uid)
                 self._leaders[leader or NodeId(queue.members[0])] += 1
 
-    def choose(self, vhost: str, name: str, spec: dict[str, Any]) -> list[str]:
-        """Return the nodes that are to hold a new queue; the first is to lead it."""
+    def choose(
+        self, vhost: str, name: str, spec: dict[str, Any], *, locator: str = ""
+    ) -> list[str]:
+        """Return the nodes that are to hold a new queue; the first is to lead it.
+
+        locator: for a queue of which neither its arguments nor a policy say where it is led.
+        """
         if spec["type"] == "quorum":
-            chosen = self._of_group(vhost, name, spec)
+            chosen = self._of_group(vhost, name, spec, locator)
         else:
-            chosen = [self._home(is_durable=spec.get("durable", True))]
+            chosen = [self._home(locator, is_durable=spec.get("durable", True))]
         self._replicas.update(chosen)
         self._leaders[chosen[0]] += 1
         self._queue_count += 1
         return [str(node) for node in chosen]
 
-    def _home(self, *, is_durable: bool) -> NodeId:
-        """Return where a classic queue lives: here, unless it is to be on a disk that does not
-        answer while others do.
+    def _home(self, locator: str, *, is_durable: bool) -> NodeId:
+        """Return where a classic queue lives: here, unless it is to be where fewest are, or on a
+        disk that does not answer while others do.
         """
         others = self._running - {self._here}
-        if not is_durable or not others or not self._cluster.host.is_stalled(self._here):
+        is_stalled = is_durable and self._cluster.host.is_stalled(self._here)
+        if not others or not (is_stalled or locator == placement.BALANCED):
             return self._here
-        return min(others, key=lambda node: (self._leaders[node], node))
+        candidates = others if is_stalled else others | {self._here}
+        return min(candidates, key=lambda node: (self._leaders[node], node != self._here, node))
 
-    def _of_group(self, vhost: str, name: str, spec: dict[str, Any]) -> list[NodeId]:
+    def _of_group(self, vhost: str, name: str, spec: dict[str, Any], locator: str) -> list[NodeId]:
         cluster = self._cluster
         size = spec.get("replicas") or spec["arguments"].get("x-quorum-initial-group-size")
         chosen = placement.choose_members(
@@ -107,7 +114,7 @@ class Placement:
         probe = Queue(vhost, name, spec, 0, list(chosen))
         settings = policy.effective_queue(cluster.view, probe)
         ordered = placement.leader_candidates(
-            settings.values.get("queue-leader-locator", ""),
+            settings.values.get("queue-leader-locator", locator),
             self._here,
             chosen,
             self._running,

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from brokerd.cluster.groups import placement
 from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, names
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.core.catalog.catalog_state import CatalogState
@@ -243,7 +244,9 @@ class _Request:
             raise admin_objects.BadOperation(str(error)) from error
         if self._placement is None:
             self._placement = topology.Placement(self._room)
-        return spec, self._placement.choose(vhost, name, spec)
+        # A resource's queue has no client yet: which member the operator asked says nothing.
+        locator = placement.BALANCED if operation.owner.managed_by else ""
+        return spec, self._placement.choose(vhost, name, spec, locator=locator)
 
     async def _hashed(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Replace a password by its hash; the same password keeps the stored hash (no change),

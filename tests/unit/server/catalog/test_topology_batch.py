@@ -128,6 +128,29 @@ async def test_a_queue_waits_for_the_vhost_and_the_policies_before_it() -> None:
     assert sorted(leaders[1:3]) == ["n1", "n2"]
 
 
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+async def test_queues_of_resources_are_spread_and_others_are_where_they_were_declared(
+    kind: str,
+) -> None:
+    """R-QQ-5: the operator that declares them is no client with a member near it."""
+    member = Member()
+    owner = admin_pb2.Owner(managed_by="operator", resource="Queue/a/q", uid="u")
+    local = {"x-queue-leader-locator": "client-local"}
+    for number in range(6):
+        await member.apply(put("queue", f"own{number}", {"type": kind}, owner=owner))
+        await member.apply(put("queue", f"plain{number}", {"type": kind}))
+    spec = {"type": "quorum", "arguments": local}
+    await member.apply(put("queue", "local", spec, owner=owner))
+
+    def leader(name: str) -> str:
+        return member.view.queue("/", name).members[0]  # type: ignore[union-attr]
+
+    assert {leader(f"plain{number}") for number in range(6)} == {"n0"}
+    assert leader("local") == "n0"
+    # Those that were declared at n0 count as well.
+    assert Counter(leader(f"own{number}") for number in range(1, 6)).keys() == {"n1", "n2"}
+
+
 async def test_queues_of_one_run_are_spread_as_if_one_came_after_the_other() -> None:
     """R-QQ-4, R-QQ-5: what the run has chosen counts."""
     member = Member()

@@ -40,6 +40,7 @@ ROOMS = (
     "server/grpc/publication_reader.py",
     "server/grpc/rpc_http2.py",
     "server/messages",
+    "server/queues",
     "server/queue_groups.py",
     "server/member_queues.py",
     # It inherits from a compiled class, which only compiled ones may.

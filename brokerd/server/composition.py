@@ -23,7 +23,7 @@ from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.config import BrokerConfig
 from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server import (
     health,
     memory_breakdown,
@@ -99,6 +99,7 @@ from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.server.messages.unfinished import Unfinished
 from brokerd.server.process import Process
 from brokerd.server.queue_groups import Listeners, QueueGroups
+from brokerd.server.queues.client import QueueClient
 from brokerd.server.runtime import MemberRuntime
 from brokerd.server.tasks import Tasks, log_failure
 from brokerd.server.telemetry_peers import TelemetryPeers
@@ -144,6 +145,7 @@ class Base:
     process: Process
     catalog: MemberCatalog
     queues: MemberQueues
+    queue_client: QueueClient
     counters: Counters
     refused: RefusedPublishes
     variables: Variables
@@ -257,7 +259,7 @@ def _base(given: Given) -> Base:
     limits = config.limits
     this = (given.profile, process, host, groups, limits)
     catalog = MemberCatalog(*this, given.keyring, tasks.spawn)
-    queues = MemberQueues(host, groups, limits.operation_timeout_ms, given.wal)
+    queues = MemberQueues(host, groups, given.wal)
     return Base(
         config=config,
         profile=given.profile,
@@ -270,6 +272,7 @@ def _base(given: Given) -> Base:
         process=process,
         catalog=catalog,
         queues=queues,
+        queue_client=QueueClient(groups, batches.settlements, limits.operation_timeout_ms / 1000),
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
         refused=refused,
         variables=Variables(config),
@@ -305,21 +308,26 @@ def _access(base: Base) -> Access:
     )
 
 
+def _nudge(catalog: MemberCatalog, client: QueueClient) -> Callable[[int], None]:
+    return lambda uid: catalog.nudge() if uid == CATALOG_GROUP else client.nudge(uid)
+
+
 def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
     routing = MemberRouting(view, base.profile, base.counters, dropped)
     consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
-    deliveries = DeliveryHub(queues.resume, base.process.batches.settlements, consumed.changed)
+    client = base.queue_client
+    deliveries = DeliveryHub(client.resume, consumed.changed)
     tracer = Tracer(view, routing.router, process)
     objects = MemberObjects(
-        *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer, base.audit)
+        *(process.node, config, base.rng, host, catalog, client, base.checker, tracer, base.audit)
     )
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
-    dead_letterer = DeadLetterer(queues, routing, process, spawn)
+    dead_letterer = DeadLetterer(queues, client, routing, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
         *(process, queues, host, deliveries, dead_letterer, options),
@@ -330,7 +338,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     messages = Messages(routing, deliveries, replies, tracer, objects, dead_letterer, leaders)
     leadership = Leadership(host, base.lifecycle.has_failed)
     this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
-    refill = Refill(config.data_dir, host, host.refilling, queues.nudge, spawn)
+    refill = Refill(config.data_dir, host, host.refilling, _nudge(catalog, client), spawn)
 
     def homes_changed() -> None:
         catalog.routes_changed()
@@ -562,6 +570,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
             catalog=base.catalog,
             objects=messages.objects,
             queues=base.queues,
+            queue_client=base.queue_client,
             messages=messages.routing,
             deliveries=messages.deliveries,
             replies=messages.replies,
@@ -598,6 +607,7 @@ def _message_service(
         identity=base.process,
         topology=base.catalog,
         queues=base.queues,
+        queue_client=base.queue_client,
         messages=messages.routing,
         deliveries=messages.deliveries,
         replies=messages.replies,

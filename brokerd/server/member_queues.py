@@ -1,15 +1,14 @@
-"""The queues as this member sees them: which there are, who leads them, what lies in them here, and
-the way to their leaders.  The rooms name what they need of it in their ports.
+"""The queues as this member sees them: which there are, who leads them and what lies in them here
+(the way to their leaders is queues/client.py).  The rooms name what they need of it in their ports.
 
 Records come and go with the catalog (queue_groups.py); leaders with elections (queue_leaders.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from brokerd.cluster.errors import GroupStuck, GroupUnavailable
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
@@ -18,7 +17,6 @@ from brokerd.core.queue import client_sessions, effects, queue_commands, queue_o
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
-from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
 from brokerd.server.queue_ends import QueueEnds
 from brokerd.server.queue_table import QueueTable
@@ -31,17 +29,14 @@ class MemberQueues:
         self,
         host: Host,
         groups: GroupClient,
-        timeout_ms: int,
         log_cache: LogCache,
     ) -> None:
-        """timeout_ms: how long somebody who asks a queue's leader waits."""
         self.host = host
         self.groups = groups
         #: All queues known here; queue_groups.py changes it.
         self.records: dict[int, Queue] = {}
         #: Those whose leader is here, with its term; queue_leaders.py changes it.
         self.led: dict[int, int] = {}
-        self._timeout_s = timeout_ms / 1000
         self._views = MessageViews(self._entry_data)
         self.caches = BodyCaches(self._views, log_cache)
         #: Figures of those that have a replica here, for whoever adds up or sorts all.
@@ -119,43 +114,3 @@ class MemberQueues:
 
     def _entry_data(self, uid: int, index: int) -> bytes | None:
         return self.host.entry_data(uid, index) if self.host.has_group(uid) else None
-
-    # ---- the way to their leaders ---------------------------------------------------------------
-
-    def send_to_queue(
-        self, uid: int, command: bytes, done: Callable[[ReplyStatus, bytes], None] | None = None
-    ) -> None:
-        """Send a command to a queue's leader, in order with the earlier ones of this node."""
-        is_once = uid != CATALOG_GROUP and client_sessions.is_once(command)
-        self.groups.send(uid, command, done or _ignore, is_once)
-
-    def nudge(self, uid: int, command: bytes) -> None:
-        """Send a command where nothing else is on its way."""
-        if self.groups.pending_bytes(uid) == 0:
-            self.send_to_queue(uid, command)
-
-    def resume(self, uid: int, command: bytes, done: Callable[[bool], None]) -> None:
-        """Tell a queue's new leader what a consumer holds; done(whether the consumer goes on)."""
-
-        def answered(status: ReplyStatus, reply: bytes) -> None:
-            # The consumers of a deleted queue are ended by its deletion.
-            gone = status is ReplyStatus.OK and "refused" in queue_commands.decode_reply(reply)
-            done(not gone or not self.groups.knows(uid))
-
-        self.groups.send(uid, command, answered, once=True)
-
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """Send a command and wait for its reply; GroupGone when the queue is deleted meanwhile,
-        QueueStuck when it waits with damage, Unavailable when no leader answers in time.
-        """
-        is_once = client_sessions.is_once(command)
-        try:
-            return await self.groups.request(uid, command, self._timeout_s, is_once)
-        except GroupStuck as stuck:
-            raise QueueStuck(str(stuck)) from stuck
-        except GroupUnavailable as error:
-            raise Unavailable(str(error)) from error
-
-
-def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
-    """The command needs no answer."""

@@ -146,6 +146,6 @@ class Getting:
             session.send(methods.BasicGetEmpty())
         elif isinstance(got, Refused):
             text = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            raise session_consumers.machine_refusal({"refused": got.code, "text": got.text}, text)
+            raise session_consumers.machine_refusal(got, text)
         else:
             session.send_got(queue.uid, self.holder[1], got, self._no_ack)

@@ -13,10 +13,8 @@ from brokerd.amqp.values import Table
 from brokerd.core.catalog import policy
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
-from brokerd.core.queue import queue_commands
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.transactions import Publish
-from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import QueueStuck
 from brokerd.server.messages.publishing import UNNUMBERED
 
@@ -67,12 +65,10 @@ async def _ready(session: ChannelPublishes, result: RouteResult) -> RouteResult:
     takers = []
     for queue in result.queues:
         try:
-            tick = queue_commands.encode_tick()
-            raw = await topology.ask(session.services.objects, queue.uid, tick)
+            if await session.services.queue_client.has_takers(queue.uid):
+                takers.append(queue)
         except QueueStuck:
             continue
-        if raw is not None and queue_commands.decode_reply(raw).get("takers"):
-            takers.append(queue)
     return result.with_queues(takers)
 
 

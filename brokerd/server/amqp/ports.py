@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.messages.tracing import Tracer
     from brokerd.server.messages.unfinished import Unfinished
+    from brokerd.server.queues.client import QueueClient
     from brokerd.server.timers import DeadlineWheel
     from brokerd.telemetry.counters import Counters
 
@@ -65,10 +66,6 @@ class Queues(Readable, Protocol):
         """Return the catalog's record of a queue, None once it is deleted."""
         ...
 
-    def send_to_queue(self, uid: int, command: bytes) -> None:
-        """Send a command to a queue's leader, in order with the earlier ones of this member."""
-        ...
-
 
 @dataclass(slots=True, frozen=True)
 class ChannelServices:
@@ -81,6 +78,7 @@ class ChannelServices:
     #: Makes and deletes queues.
     objects: ports.Audited
     queues: Queues
+    queue_client: QueueClient
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies

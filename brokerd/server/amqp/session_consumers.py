@@ -14,11 +14,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from brokerd.amqp import errors, methods, values
+from brokerd.cluster.errors import GroupGone
 from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
-from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_commands import Checkout
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.catalog import topology
@@ -69,7 +70,9 @@ def _share(session: ChannelPublishes, limit: int) -> None:
     session.share_prefetch(shared)
     for consumer in session.consumers.values():
         if not consumer.no_ack and not consumer.has_counts:
-            session.services.queues.send_to_queue(consumer.uid, _checkout(session, consumer))
+            session.services.queue_client.change_consumer(
+                consumer.uid, _checkout(session, consumer)
+            )
 
 
 def _queue_prefetch(session: ChannelPublishes, consumer: LocalConsumer) -> int:
@@ -206,17 +209,15 @@ def _await_replies(session: ChannelPublishes, method: methods.BasicConsume, tag:
 
 def _checkout(
     session: ChannelPublishes, consumer: LocalConsumer, timeout_ms: int | None = None
-) -> bytes:
-    return queue_commands.encode_checkout(
-        queue_commands.Checkout(
-            consumer=consumer.id,
-            prefetch=_queue_prefetch(session, consumer),
-            no_ack=False,
-            exclusive=consumer.exclusive,
-            priority=consumer.priority,
-            user=consumer.user,
-            timeout_ms=timeout_ms,
-        )
+) -> Checkout:
+    return Checkout(
+        consumer=consumer.id,
+        prefetch=_queue_prefetch(session, consumer),
+        no_ack=False,
+        exclusive=consumer.exclusive,
+        priority=consumer.priority,
+        user=consumer.user,
+        timeout_ms=timeout_ms,
     )
 
 
@@ -225,31 +226,35 @@ async def _consuming(
 ) -> None:
     tag = consumer.id.tag
     try:
-        command = _checkout(session, consumer, timeout_ms)
-        raw = await topology.ask(session.services.objects, consumer.uid, command)
-        if raw is None:
-            raise errors.NotFound(f"no queue '{consumer.queue}' in vhost '{consumer.vhost}'")
-        fields = queue_commands.decode_reply(raw)
-        if not fields.get("ok"):
+        checkout = _checkout(session, consumer, timeout_ms)
+        refused = await session.services.queue_client.check_out(consumer.uid, checkout)
+        if refused is not None:
             resource = f"queue '{consumer.queue}' in vhost '{consumer.vhost}'"
-            raise machine_refusal(fields, resource)
+            raise machine_refusal(refused, resource)
         refused = _read_refused(session, consumer)
         if refused is not None:
             # Taken away while the queue was asked.
             raise message_checks.refuse(refused)
+    except GroupGone as gone:
+        _forget(session, consumer)
+        text = f"no queue '{consumer.queue}' in vhost '{consumer.vhost}'"
+        raise errors.NotFound(text) from gone
     except errors.ProtocolError:
-        session.consumers.pop(tag, None)
-        session.services.deliveries.remove(consumer.id)
+        _forget(session, consumer)
         raise
     if not nowait:
         session.send(methods.BasicConsumeOk(tag))
     session.release_consumer(consumer)
 
 
-def machine_refusal(fields: dict[str, Any], resource: str) -> errors.ProtocolError:
+def _forget(session: ChannelPublishes, consumer: LocalConsumer) -> None:
+    session.consumers.pop(consumer.id.tag, None)
+    session.services.deliveries.remove(consumer.id)
+
+
+def machine_refusal(refused: Refused, resource: str) -> errors.ProtocolError:
     """Turn a queue machine's refusal into the error that closes channel or connection."""
-    code = int(fields.get("refused", 541))
-    text = str(fields.get("text", "refused"))
+    code, text = refused.code, refused.text
     if code < _INTERNAL_CODES_BELOW:
         return errors.InternalError(f"{resource}: {text}")
     subject = f"cannot obtain access to locked {resource}." if code == 405 else resource
@@ -275,9 +280,7 @@ async def cancelled(
     session: ChannelPublishes, consumer: LocalConsumer, answer: methods.Method | None
 ) -> None:
     """Let a queue forget a consumer; what it has not been sent goes back."""
-    await topology.ask(
-        session.services.objects, consumer.uid, queue_commands.encode_cancel(consumer.id)
-    )
+    await session.services.queue_client.cancel(consumer.uid, consumer.id)
     session.services.deliveries.remove(consumer.id)
     session.unwritten_returns(consumer)
     queue = session.services.queues.queue_of(consumer.uid)
@@ -336,9 +339,7 @@ def _check_replies(session: ChannelPublishes, can_be_told: bool) -> None:
 async def _taken_away(session: ChannelPublishes, consumer: LocalConsumer, refused: Refused) -> None:
     tag, services = consumer.id.tag, session.services
     try:
-        await topology.ask(
-            session.services.objects, consumer.uid, queue_commands.encode_cancel(consumer.id)
-        )
+        await session.services.queue_client.cancel(consumer.uid, consumer.id)
     except Unavailable:
         # The queue hears of the channel's end when it can be reached.
         session.fail(message_checks.refuse(refused), 0, 0)

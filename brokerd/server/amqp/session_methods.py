@@ -16,6 +16,7 @@ from brokerd.core.catalog import arguments, catalog_commands, declare, refusals
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
+from brokerd.core.queue.queue_replies import Counts
 from brokerd.server.amqp import session_consumers, session_transactions
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.catalog import audit, topology
@@ -279,12 +280,7 @@ async def _queue_declared(
     vhost = session.connection.vhost
     queue = services.catalog.view.queue(vhost, name)
     try:
-        with_holders = services.profile.quorum_holders_are_consumers
-        found = (
-            None
-            if queue is None
-            else await topology.counts(services.objects, queue, with_holders=with_holders)
-        )
+        found = None if queue is None else await topology.counts(services.objects, queue)
     except QueueStuck:
         if services.catalog.view.usable_queue(vhost, name) is not None:
             raise
@@ -298,7 +294,9 @@ async def _queue_declared(
     session.last_queue = name
     session.totals.queues_declared += 1
     if not method.nowait:
-        session.send(methods.QueueDeclareOk(name, *(found or (0, 0))))
+        found = found or Counts(0, 0)
+        holders = found.holders if services.profile.quorum_holders_are_consumers else 0
+        session.send(methods.QueueDeclareOk(name, found.ready, found.consumers + holders))
 
 
 async def _reply_queue_declared(session: ChannelPublishes, method: methods.QueueDeclare) -> None:
@@ -373,7 +371,7 @@ def _queue_purge(session: ChannelPublishes, method: methods.QueuePurge) -> Work:
 
 
 async def _purged(session: ChannelPublishes, queue: Queue, nowait: bool) -> None:
-    count = await topology.purge_queue(session.objects, queue)
+    count = await session.services.queue_client.purge(queue.uid)
     session.objects.note(audit.purge(queue, count))
     if not nowait:
         session.send(methods.QueuePurgeOk(count))

@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from brokerd.cluster.errors import GroupGone, GroupUnavailable
-from brokerd.cluster.groups.group_client import GroupClient
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.config import LimitConfig
@@ -65,6 +65,11 @@ class CatalogWriter:
         do this, and each of these would ask all others again.
         """
         await self._write_here({"do": "batch", "operations": []})
+
+    def nudge(self) -> None:
+        """Propose nothing, if nothing is on its way to the catalog's leader."""
+        if self._groups.pending_bytes(CATALOG_GROUP) == 0:
+            self._groups.send(CATALOG_GROUP, catalog_commands.encode_batch([]), _ignore)
 
     async def _write_here(self, operation: dict[str, Any]) -> dict[str, Any]:
         timeout_s = self._limits.operation_timeout_ms / 1000
@@ -165,3 +170,7 @@ class CatalogWriter:
                 self._waiters.append((revision, future))
             elif not future.done():
                 future.set_result(None)
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """What was proposed changes nothing."""

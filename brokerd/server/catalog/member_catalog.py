@@ -69,6 +69,10 @@ class MemberCatalog:
         #: Called when a snapshot has replaced the state.
         self.restored_listeners: list[Callable[[], None]] = []
 
+    def nudge(self) -> None:
+        """Have the catalog's leader send something, if nothing is on its way to it."""
+        self.writer.nudge()
+
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose one operation; return its reply once all members that are up have applied it.
 

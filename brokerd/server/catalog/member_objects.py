@@ -77,10 +77,6 @@ class MemberObjects:
                 self.note(fields)
         return reply
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """Return the reply of a queue's leader."""
-        return await self.queues.ask_queue(uid, command)
-
     def new_group_uid(self) -> int:
         """Return a uid that no group has had."""
         return self.random.randrange(_GROUP_UID_MIN, _GROUP_UID_END)

@@ -15,6 +15,7 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.raft.messages import NodeId
 
 if TYPE_CHECKING:
+    from brokerd.core.queue.queue_replies import Counts, Deleted
     from brokerd.server.catalog.audit import Author
 
 
@@ -35,17 +36,42 @@ class Catalog(Protocol):
 
 
 class Queues(Protocol):
-    """The queues' machines, wherever their leaders are."""
+    """The queues' machines, wherever their leaders are (queues/client.py).
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """Return the reply to a command; GroupGone when the queue is deleted meanwhile, QueueStuck
-        when it waits with damage, Unavailable when no leader answers in time.
-        """
+    Each raises QueueStuck while the queue takes nothing, Unavailable when no leader answers in
+    time.
+    """
+
+    async def declared(self, uid: int) -> Counts | None:
+        """Tell the queue that it was declared again; None: it has ended."""
+        ...
+
+    async def purge(self, uid: int) -> int:
+        """Remove the ready messages; return how many."""
+        ...
+
+    async def discard_dead_letters(self, uid: int) -> int:
+        """Remove the dead letters that wait for their targets; return how many."""
+        ...
+
+    async def delete(
+        self, uid: int, *, if_empty: bool, if_unused: bool, cause: str
+    ) -> Deleted | None:
+        """End the queue unless it is in use; None: it is gone already."""
+        ...
+
+    async def wait_for_leader(self, uid: int) -> None:
+        """Wait until the queue's leader works."""
         ...
 
 
-class Objects(Catalog, Queues, Protocol):
+class Objects(Catalog, Protocol):
     """What a step needs that concerns both the catalog and a queue's own log."""
+
+    @property
+    def queues(self) -> Queues:
+        """Return the way to the queues."""
+        ...
 
 
 class Groups(Protocol):

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
-from brokerd.cluster.errors import GroupGone
 from brokerd.cluster.groups import placement
 from brokerd.core.catalog import catalog_commands, policy
 from brokerd.core.catalog.catalog_objects import ConnectionId, Owner, Queue
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue.queue_replies import Counts, Deleted
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import member_states, ports
 from brokerd.server.catalog.catalog_writer import QueueStuck
@@ -23,15 +21,6 @@ log = logging.getLogger(__name__)
 
 #: Cause of the deletion of queues that went down with their home member (members/home_members.py).
 HOME_DOWN = "home-down"
-
-
-@dataclass(slots=True)
-class Deleted:
-    """How the deletion of a queue went."""
-
-    done: bool
-    messages: int = 0
-    consumers: int = 0
 
 
 class Placement:
@@ -162,7 +151,7 @@ async def create_queue(
     reply = await objects.write(operation)
     queue = objects.view.queue(vhost, name)
     if reply["code"] == catalog_commands.OK and queue is not None and not dry_run:
-        await wait_for_leader(objects, queue.uid)
+        await objects.queues.wait_for_leader(queue.uid)
     return reply
 
 
@@ -174,20 +163,6 @@ async def _delete_absent(objects: ports.Catalog, absent: Queue | None) -> None:
         )
 
 
-async def wait_for_leader(queues: ports.Queues, uid: int) -> None:
-    """Wait until a new queue's leader works; Unavailable if it does not in time."""
-    # A tick changes nothing; its answer says that the group has a leader with its options.
-    await ask(queues, uid, queue_commands.encode_tick())
-
-
-async def ask(queues: ports.Queues, uid: int, command: bytes) -> bytes | None:
-    """Return a queue's reply, None if it has been deleted."""
-    try:
-        return await queues.ask_queue(uid, command)
-    except GroupGone:
-        return None
-
-
 async def delete_queue(
     objects: ports.Objects, queue: Queue, *, if_empty: bool, if_unused: bool, cause: str
 ) -> Deleted:
@@ -197,57 +172,35 @@ async def delete_queue(
     One whose home member is down, or that waits with damage, is deleted by the catalog alone, if
     nothing need be judged; how many messages it had is not known.
     """
-    command = queue_commands.encode_delete(if_empty, if_unused, cause)
-    fields: dict[str, Any] = {}
+    deleted: Deleted | None
     try:
-        raw = await ask(objects, queue.uid, command)
+        deleted = await objects.queues.delete(
+            queue.uid, if_empty=if_empty, if_unused=if_unused, cause=cause
+        )
     except QueueStuck as reason:
         if if_empty or if_unused:
             raise
         log.warning("deleted by '%s' without its leader: %s", cause, reason)
+        deleted = Deleted(True)
     else:
-        if raw is None:
+        if deleted is None:
             return Deleted(True)
-        fields = queue_commands.decode_reply(raw)
-    messages, consumers = fields.get("messages", 0), fields.get("consumers", 0)
-    if not fields.get("deleted", True):
-        return Deleted(False, messages, consumers)
-    operation = catalog_commands.delete(
-        "queue", queue.vhost, queue.name, uid=queue.uid, cause=cause
-    )
-    await objects.write(operation)
-    return Deleted(True, messages, consumers)
+    if deleted.done:
+        operation = catalog_commands.delete(
+            "queue", queue.vhost, queue.name, uid=queue.uid, cause=cause
+        )
+        await objects.write(operation)
+    return deleted
 
 
-async def purge_queue(queues: ports.Queues, queue: Queue, *, dead_letters: bool = False) -> int:
-    """Remove a queue's ready messages; return how many.
-
-    dead_letters: nothing but dead letters that wait (feature flag kept_dead_letters).
+async def counts(objects: ports.Objects, queue: Queue) -> Counts | None:
+    """Return what declare-ok says (R-Q-3); None: the queue has ended, and the catalog knows it too,
+    so that the name is free.
     """
-    command = queue_commands.encode_purge()
-    if dead_letters:
-        command = queue_commands.encode_dead_letters_discard()
-    raw = await ask(queues, queue.uid, command)
-    return 0 if raw is None else int(queue_commands.decode_reply(raw).get("messages", 0))
-
-
-async def counts(
-    objects: ports.Objects, queue: Queue, *, with_holders: bool = False
-) -> tuple[int, int] | None:
-    """Return ready messages and consumers for declare-ok (R-Q-3); None: the queue has ended.
-
-    with_holders: who holds messages of a quorum queue and gets no more counts as a consumer.
-    When None is returned the catalog knows it too, so that the name is free.
-    """
-    raw = await ask(objects, queue.uid, queue_commands.encode_declared())
-    if raw is None:
-        return None
-    fields = queue_commands.decode_reply(raw)
-    if not fields.get("deleted"):
-        holders = fields.get("holders", 0) if with_holders else 0
-        return fields["ready"], fields["consumers"] + holders
-    operation = catalog_commands.delete(
-        "queue", queue.vhost, queue.name, uid=queue.uid, cause="declare"
-    )
-    await objects.write(operation)
-    return None
+    found = await objects.queues.declared(queue.uid)
+    if found is None and objects.view.queue(queue.vhost, queue.name) is queue:
+        operation = catalog_commands.delete(
+            "queue", queue.vhost, queue.name, uid=queue.uid, cause="declare"
+        )
+        await objects.write(operation)
+    return found

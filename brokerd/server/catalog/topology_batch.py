@@ -325,7 +325,7 @@ class _Request:
     async def _wait_for_leader(self, step: _Step, uid: int) -> None:
         """A queue counts as made when its leader works."""
         try:
-            await topology.wait_for_leader(self._room, uid)
+            await self._room.queues.wait_for_leader(uid)
         except Unavailable as error:
             self.results[step.place] = admin_objects.failed(
                 step.operation, Result.UNAVAILABLE, str(error)

@@ -19,7 +19,7 @@ from brokerd.core.catalog import catalog_commands, catalog_effects
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server.access import auth
 from brokerd.server.access.password_checker import NotChecked
-from brokerd.server.catalog import admin_objects, audit, cluster_name, topology, topology_batch
+from brokerd.server.catalog import admin_objects, audit, cluster_name, topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
@@ -293,9 +293,9 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             )
             raise AssertionError("abort does not return")
         try:
-            messages = await topology.purge_queue(
-                self._services.objects, queue, dead_letters=request.dead_letters
-            )
+            queues = self._services.objects.queues
+            purge = queues.discard_dead_letters if request.dead_letters else queues.purge
+            messages = await purge(queue.uid)
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error

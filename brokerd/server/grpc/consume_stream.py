@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from brokerd.amqp import errors
+from brokerd.cluster.errors import GroupGone
 from brokerd.core import unacked
 from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.refusals import Refused
@@ -24,9 +25,9 @@ from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
+from brokerd.core.queue.queue_commands import Checkout
 from brokerd.core.ranges import RangeSet, normalize
 from brokerd.rpc.v1 import messages_pb2
-from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller, first_of
@@ -208,7 +209,7 @@ class ConsumeStream:
 
         credit: so many more may be handed out.
         """
-        checkout = queue_commands.Checkout(
+        checkout = Checkout(
             consumer=consumer.id,
             prefetch=consumer.prefetch,
             no_ack=False,
@@ -218,15 +219,13 @@ class ConsumeStream:
             credit=credit,
         )
         resource = names.resource("queue", consumer.vhost, consumer.queue)
-        raw = await topology.ask(
-            self._queues, consumer.uid, queue_commands.encode_checkout(checkout)
-        )
-        if raw is None:
-            raise errors.NotFound(names.missing("queue", consumer.vhost, consumer.queue))
-        fields = queue_commands.decode_reply(raw)
-        if not fields.get("ok"):
-            code = int(fields.get("refused", 541))
-            raise errors.SoftError(f"{resource} {fields.get('text', 'refused')}", code=code)
+        try:
+            refused = await self._services.queue_client.check_out(consumer.uid, checkout)
+        except GroupGone as gone:
+            missing = names.missing("queue", consumer.vhost, consumer.queue)
+            raise errors.NotFound(missing) from gone
+        if refused is not None:
+            raise errors.SoftError(f"{resource} {refused.text}", code=refused.code)
 
     async def _grant(self) -> BaseException:
         """Tell the queue of further credit, all that came while it had yet to answer at once, so

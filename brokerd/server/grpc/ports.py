@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.publishing import OnWayLimits
     from brokerd.server.messages.reply_to import Replies
+    from brokerd.server.queues.client import QueueClient
     from brokerd.server.variables import Variables
 
 
@@ -47,7 +48,7 @@ class Topology(Protocol):
     topology_revision: int
 
 
-class Queues(ports.Queues, Protocol):
+class Queues(Protocol):
     """The queues, wherever their leaders are."""
 
     groups: GroupClient
@@ -78,6 +79,7 @@ class StreamServices:
     identity: Process
     topology: Topology
     queues: Queues
+    queue_client: QueueClient
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies

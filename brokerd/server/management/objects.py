@@ -181,7 +181,7 @@ async def _purge(call: Call) -> Answer:
     if isinstance(found, Refused):
         raise refused(found)
     objects = call.objects
-    objects.note(audit.purge(queue, await topology.purge_queue(objects, queue)))
+    objects.note(audit.purge(queue, await objects.queues.purge(queue.uid)))
     return no_content()
 
 

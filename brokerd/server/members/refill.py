@@ -15,9 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from brokerd.core.catalog import catalog_commands
-from brokerd.core.queue import queue_commands
-from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.members import cluster_file, ports
 
 log = logging.getLogger(__name__)
@@ -45,10 +42,10 @@ class Refill:
         data_dir: Path,
         host: ports.Replicas,
         doubts: Doubts,
-        nudge: Callable[[int, bytes], None],
+        nudge: Callable[[int], None],
         spawn: ports.Spawn,
     ) -> None:
-        """nudge: sends a command to a group's leader, unless some of this member wait for it."""
+        """nudge(uid) has a group's leader send something."""
         self._data_dir = data_dir
         self._host = host
         self._doubts = doubts
@@ -122,9 +119,4 @@ class Refill:
         the replica here see that it holds everything (cluster/groups/trust.py).
         """
         for uid in uids[:NUDGES_MAX]:
-            command = (
-                catalog_commands.encode_batch([])
-                if uid == CATALOG_GROUP
-                else queue_commands.encode_tick()
-            )
-            self._send_nudge(uid, command)
+            self._send_nudge(uid)

@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import RangeSet
-from brokerd.server.messages.turn_settlements import TurnSettlements
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +91,10 @@ class LocalConsumer:
     encoders: dict[tuple[str, str], Any] = field(default_factory=dict)
 
 
+#: uid, consumer, what it holds, done(is it known).
+Resume = Callable[[int, ConsumerId, list[Range], Callable[[bool], None]], None]
+
+
 @dataclass(slots=True)
 class Got:
     """What basic.get brought."""
@@ -107,17 +109,15 @@ class DeliveryHub:
 
     def __init__(
         self,
-        send: Callable[[int, bytes, Callable[[bool], None]], None],
-        settlements: TurnSettlements,
+        resume: Resume,
         changed: Callable[[int, bool], None] = lambda _uid, _has_consumers: None,
     ) -> None:
-        """send(uid, command, done) proposes at the queue's leader; done(is the consumer known).
+        """resume: see QueueClient.resume.
 
         changed(uid, has consumers): a group has its first consumer here, or lost its last.
         """
-        self._send = send
+        self._resume = resume
         self._changed = changed
-        self._settlements = settlements
         self._consumers: dict[ConsumerId, LocalConsumer] = {}
         self._by_group: dict[int, dict[ConsumerId, LocalConsumer]] = {}
         #: Channels that hold what they got by basic.get, and what to call when that took too long.
@@ -245,10 +245,8 @@ class DeliveryHub:
             consumer.again.clear()
         consumer.recent = RangeSet([*held, *earlier])
         consumer.resumes += 1
-        # What is settled and has not been sent is held no more: the queue would send it again.
-        self._settlements.send(consumer.uid)
-        command = queue_commands.encode_resume(consumer.id, held)
-        self._send(consumer.uid, command, _Resumed(self, consumer, consumer.recent))
+        resumed = _Resumed(self, consumer, consumer.recent)
+        self._resume(consumer.uid, consumer.id, held, resumed)
 
 
 @dataclass(slots=True)

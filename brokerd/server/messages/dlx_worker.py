@@ -20,7 +20,7 @@ from brokerd.core.annotations import Death
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
-from brokerd.core.queue import deaths, effects, queue_commands
+from brokerd.core.queue import deaths, effects
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
@@ -28,6 +28,7 @@ from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import pipeline, ports, rerouting
 from brokerd.server.messages.dead_letter_headers import record_death
 from brokerd.server.messages.publishing import Publisher, Target, at_most_once
+from brokerd.server.queues.client import QueueClient
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +84,14 @@ class DeadLetterer:
     def __init__(
         self,
         queues: ports.Queues,
+        client: QueueClient,
         routing: ports.Routing,
         sender: ports.Sender,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """spawn(work) runs a worker until it has ended, or the member does."""
         self._queues = queues
+        self._client = client
         self._routing = routing
         self._sender = sender
         self._spawn = spawn
@@ -272,7 +275,8 @@ class DeadLetterer:
         worker = self._workers.get(uid)
         if worker is None:
             worker = self._workers[uid] = Worker(
-                uid, self._queues, self._sender, self._routing, partial(self._addressed, uid)
+                *(uid, self._queues, self._client, self._sender, self._routing),
+                partial(self._addressed, uid),
             )
             self._spawn(worker.run())
         worker.wake()
@@ -308,6 +312,7 @@ class Worker:
         self,
         uid: int,
         queues: ports.Queues,
+        client: QueueClient,
         sender: ports.Sender,
         counting: Counting,
         addressed: Callable[[Pending, QueueOptions], Addressed],
@@ -315,6 +320,7 @@ class Worker:
         """addressed(letter, the queue's options) says where a letter goes now."""
         self._uid = uid
         self._queues = queues
+        self._client = client
         self._sender = sender
         self._counting = counting
         self._addressed = addressed
@@ -370,8 +376,7 @@ class Worker:
             # What is taken at another leader, its own worker would not get.
             return []
         if len(known) < PREFETCH:
-            command = queue_commands.encode_dead_letters_checkout(PREFETCH - len(known))
-            await queues.ask_queue(self._uid, command)
+            await self._client.take_dead_letters(self._uid, PREFETCH - len(known))
             if not queues.leads(self._uid):
                 # The replica here may have gone with its leadership.
                 return []
@@ -410,8 +415,7 @@ class Worker:
             (settled if is_taken else kept).append(letter)
         if settled and not self._stopped:
             ranges = [(letter.run.first, letter.run.first + 1) for letter in settled]
-            command = queue_commands.encode_dead_letters_settle(ranges)
-            await queues.ask_queue(self._uid, command)
+            await self._client.settle_dead_letters(self._uid, ranges)
         return kept
 
     async def _send(self, missing: list[Missing]) -> None:

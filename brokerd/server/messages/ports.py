@@ -120,12 +120,6 @@ class Queues(Protocol):
         """Return the messages of a run that is live here."""
         ...
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """Return the reply to a command; GroupGone when the queue is deleted meanwhile,
-        Unavailable when no leader answers in time.
-        """
-        ...
-
 
 class Members(Protocol):
     """The other members of the cluster."""

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brokerd.cluster.config import ClientConfig
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
 from brokerd.core.profiles import profile
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import HardState, NodeId
@@ -29,6 +29,7 @@ from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
 from brokerd.server.messages.message_views import MessageViews
 from brokerd.server.messages.queue_leaders import QueueLeaders
 from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.client import QueueClient
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -73,7 +74,8 @@ class SimLetters:
         if worker is None:
             broker = self._broker
             worker = self._workers[uid] = Worker(
-                uid, broker, broker, broker, partial(self._addressed, uid)
+                *(uid, broker, broker.queue_client, broker, broker),
+                partial(self._addressed, uid),
             )
             broker.spawn(worker.run())
         worker.wake()
@@ -132,7 +134,8 @@ class SimBroker:
             *(self.groups, self.node, self.incarnation, self._before_flush, self._is_joining),
             clock=member.loop.time,
         )
-        self.deliveries = DeliveryHub(self._resume, self.batches.settlements)
+        self.queue_client = QueueClient(self.groups, self.batches.settlements, 600.0)
+        self.deliveries = DeliveryHub(self.queue_client.resume)
         self.leaders = QueueLeaders(
             *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),
             wake_members=lambda uid: None,
@@ -185,10 +188,6 @@ class SimBroker:
         """See Broker."""
         return uid in self.leaders.led
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """See Broker."""
-        return await self.groups.request(uid, command, 600.0)
-
     def contents(self, uid: int, run: effects.Run) -> list[Content]:
         """See Broker."""
         found = self._views.contents(uid, run)
@@ -202,12 +201,6 @@ class SimBroker:
 
     def _entry_data(self, uid: int, index: int) -> bytes | None:
         return self.host.entry_data(uid, index)
-
-    def _resume(self, uid: int, command: bytes, done: Callable[[bool], None]) -> None:
-        def answered(status: ReplyStatus, reply: bytes) -> None:
-            done("refused" not in queue_commands.decode_reply(reply))
-
-        self.groups.send(uid, command, answered, once=True)
 
     def _write_later(self, operation: dict[str, Any]) -> None:
         raise AssertionError(f"no queue of the simulation ends: {operation}")

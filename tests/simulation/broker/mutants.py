@@ -16,7 +16,7 @@ from typing import Any
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.trust import Trust
-from brokerd.core.queue import effects, queue_commands, queue_machine, queue_snapshot
+from brokerd.core.queue import effects, queue_machine, queue_snapshot
 from brokerd.core.queue.client_sessions import Senders
 from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.enqueuers import Channels
@@ -207,9 +207,7 @@ _propose = Driver.propose
 def _resume_with_nothing(hub: DeliveryHub, uid: int) -> None:
     """Consumers do not ask for what got lost with the old leader."""
     for consumer in list(hub._by_group.get(uid, {}).values()):
-        held = [(0, 1 << 62)]
-        command = queue_commands.encode_resume(consumer.id, held)
-        hub._send(uid, command, lambda _: None)
+        hub._resume(uid, consumer.id, [(0, 1 << 62)], lambda _: None)
 
 
 # ---- members ------------------------------------------------------------------------------------

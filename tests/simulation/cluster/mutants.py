@@ -14,7 +14,6 @@ from brokerd.cluster.groups import formation, membership_steps, placement
 from brokerd.cluster.groups.failure_domains import Domains
 from brokerd.cluster.groups.formation import Course
 from brokerd.core.catalog import catalog_commands
-from brokerd.core.queue import queue_commands
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import CatalogWriter
 from brokerd.server.catalog.topology import Placement
@@ -145,8 +144,7 @@ async def _drop_without_route(worker: Worker, letters: list[Any]) -> list[Any]:
     lost = [letter for letter in letters if not worker._addressed(letter, options).targets]
     if lost:
         ranges = [(letter.run.first, letter.run.first + 1) for letter in lost]
-        command = queue_commands.encode_dead_letters_settle(ranges)
-        await worker._queues.ask_queue(worker._uid, command)
+        await worker._client.settle_dead_letters(worker._uid, ranges)
     return await _round(worker, [letter for letter in letters if letter not in lost])
 
 

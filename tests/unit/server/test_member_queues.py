@@ -1,16 +1,13 @@
-"""The queues of a member: which it leads, what lies in them, how their leaders are asked."""
+"""The queues of a member: which it leads and what lies in them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from brokerd.cluster.errors import GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.folded_groups import FoldedGroups
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries
 from brokerd.core.catalog.catalog_objects import Queue
@@ -20,7 +17,6 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.folded import Figures, Folded
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, NodeId
-from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.member_queues import MemberQueues
 from brokerd.storage.wal import WriteAheadLog
 
@@ -54,38 +50,6 @@ class Replicas:
         return self.entries.get(index)
 
 
-class Leaders:
-    """What goes to the queues' leaders, and what they answer."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, bytes, bool]] = []
-        self.answers: list[Callable[[ReplyStatus, bytes], None]] = []
-        self.pending = 0
-        self.is_known = True
-        self.error: Exception | None = None
-
-    def send(
-        self,
-        uid: int,
-        command: bytes,
-        done: Callable[[ReplyStatus, bytes], None],
-        once: bool = False,
-    ) -> None:
-        self.sent.append((uid, command, once))
-        self.answers.append(done)
-
-    async def request(self, uid: int, command: bytes, timeout_s: float, once: bool) -> bytes:
-        if self.error is not None:
-            raise self.error
-        return f"{uid} {timeout_s} {once}".encode()
-
-    def pending_bytes(self, uid: int) -> int:
-        return self.pending
-
-    def knows(self, uid: int) -> bool:
-        return self.is_known
-
-
 class NoLog:
     """Nothing is kept of it."""
 
@@ -98,11 +62,10 @@ class NoLog:
 
 class Member:
     def __init__(self) -> None:
-        self.replicas, self.leaders = Replicas(), Leaders()
+        self.replicas = Replicas()
         self.queues = MemberQueues(
             cast(Host, self.replicas),
-            cast(GroupClient, self.leaders),
-            timeout_ms=2500,
+            cast(GroupClient, None),
             log_cache=NoLog(),
         )
         self.queues.records[UID] = Queue("/", "q", SPEC, UID, [NodeId("n0")])
@@ -149,44 +112,6 @@ def test_a_reply_to_a_get_from_elsewhere_brings_its_message_along(member: Member
     assert queues.complete_reply(UID, command, empty) == empty
     for uid, other in ((CATALOG_GROUP, command), (UID, queue_commands.encode_purge())):
         assert queues.complete_reply(uid, other, reply) == reply
-
-
-def test_a_nudge_goes_only_where_nothing_is_on_its_way(member: Member) -> None:
-    member.leaders.pending = 7
-    member.queues.nudge(UID, b"tick")
-    assert member.leaders.sent == []
-    member.leaders.pending = 0
-    member.queues.nudge(UID, queue_commands.encode_tick())
-    assert [uid for uid, _, _ in member.leaders.sent] == [UID]
-
-
-@pytest.mark.parametrize(
-    ("reply", "is_known", "goes_on"),
-    [({}, True, True), ({"refused": "gone"}, True, False), ({"refused": "gone"}, False, True)],
-)
-def test_a_consumer_ends_when_its_queue_refuses_it(
-    member: Member, reply: dict[str, Any], is_known: bool, goes_on: bool
-) -> None:
-    """Unless the queue was deleted, which ends its consumers by itself."""
-    outcome: list[bool] = []
-    member.queues.resume(UID, b"resume", outcome.append)
-    member.leaders.is_known = is_known
-    member.leaders.answers[0](ReplyStatus.OK, json.dumps(reply).encode())
-    assert outcome == [goes_on]
-    assert member.leaders.sent == [(UID, b"resume", True)]
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [(GroupStuck(UID, "damaged"), QueueStuck), (GroupUnavailable(UID, 2.5), Unavailable)],
-)
-async def test_who_asks_in_vain_learns_why(
-    member: Member, error: Exception, told: type[Exception]
-) -> None:
-    assert await member.queues.ask_queue(UID, queue_commands.encode_purge()) == b"70000 2.5 True"
-    member.leaders.error = error
-    with pytest.raises(told, match=r"damaged|no leader"):
-        await member.queues.ask_queue(UID, queue_commands.encode_purge())
 
 
 def test_who_walks_reads_of_a_folded_queue_what_is_kept_of_it(member: Member) -> None:

@@ -9,6 +9,7 @@ from brokerd.core import profiles
 from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.server.amqp.ports import ChannelServices
 from brokerd.server.messages.publishing import OnWayLimits
+from brokerd.server.queues.client import QueueClient
 from brokerd.telemetry.counters import Counters
 from tests.unit.server.fakes import Nobody
 from tests.unit.server.messages.fakes import batches
@@ -45,9 +46,6 @@ class Queues:
     def queue_of(self, uid: int) -> Any:
         return None
 
-    def send_to_queue(self, uid: int, command: bytes) -> None:
-        self.groups.send(uid, command)
-
 
 def channel_services(groups: Any) -> ChannelServices:
     """Return what channels share: this client of the queues, and nobody behind the other parts."""
@@ -57,6 +55,7 @@ def channel_services(groups: Any) -> ChannelServices:
         "profile": profiles.configured("rabbitmq-4.3", {}),
         "identity": Identity(groups),
         "queues": Queues(groups),
+        "queue_client": QueueClient(groups, batches(groups).settlements, 1),
         "on_way": OnWayLimits(1 << 25),
         "counters": Counters(lambda: 0),
     }

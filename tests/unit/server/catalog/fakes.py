@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+from brokerd.cluster.errors import GroupUnavailable
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog import catalog_checks, catalog_commands
 from brokerd.core.profiles import Profile
@@ -14,7 +15,9 @@ from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
+from brokerd.server.queues.client import QueueClient
 from tests.unit.core.catalog_driver import CatalogDriver
+from tests.unit.server.messages.fakes import batches
 
 Json = dict[str, Any]
 MEMBERS = ("n0", "n1", "n2")
@@ -88,6 +91,8 @@ class Member:
         self.has_majority = True
         self.has_leaders = True
         self._last_uid = 1 << 16
+        groups: Any = self
+        self.queues = QueueClient(groups, batches(groups).settlements, 1)
 
     def new_group_uid(self) -> int:
         self._last_uid += 1
@@ -101,10 +106,11 @@ class Member:
         reply: Json = self.driver.do(operation)
         return reply
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+    async def request(self, uid: int, command: bytes, timeout_s: float, once: bool) -> bytes:
+        """Answer as a group's leader."""
         self.asked.append(uid)
         if not self.has_leaders:
-            raise Unavailable(f"no leader of group {uid} answered")
+            raise GroupUnavailable(uid, timeout_s)
         return json.dumps({"deleted": True, "messages": 2, "consumers": 1}).encode()
 
     def runs(self) -> list[int]:

@@ -18,6 +18,7 @@ from brokerd.core.queue.queue_commands import Kind
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc.consume_stream import WINDOW_MAX, ConsumeStream
 from brokerd.server.messages.delivery import DeliveryHub
+from brokerd.server.queues.client import QueueClient
 from tests.unit.core.queue_driver import QueueDriver
 from tests.unit.server.grpc.test_publish_stream import Services
 from tests.unit.server.messages import fakes
@@ -38,7 +39,8 @@ class Member(Services):
         self.queues = made
         self.groups = made
         self.identity.batches.settlements.groups = made
-        self.deliveries = DeliveryHub(lambda *_: None, self.identity.batches.settlements)
+        self.queue_client = QueueClient(made, self.identity.batches.settlements, 1)
+        self.deliveries = DeliveryHub(lambda *_: None)
 
     @property
     def view(self) -> Any:
@@ -53,7 +55,7 @@ class Member(Services):
 
         asyncio.get_running_loop().call_soon(answer)
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+    async def request(self, uid: int, command: bytes, timeout_s: float, once: bool) -> bytes:
         await asyncio.sleep(0)
         reply = self.apply(command)
         await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from brokerd.raft.messages import NodeId
 from brokerd.server.messages.delivery import DeliveryHub, Part
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.client import QueueClient
 from brokerd.telemetry.counters import Counters
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver
@@ -73,9 +74,15 @@ class Queues:
     def contents(self, uid: int, run: Run) -> list[Content]:
         return [CONTENT] * run.length
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+    async def request(self, uid: int, command: bytes, timeout_s: float, once: bool) -> bytes:
         await asyncio.sleep(0)
         return self.driver.send(command).reply
+
+    @property
+    def client(self) -> QueueClient:
+        """Return what asks these queues."""
+        groups: Any = self
+        return QueueClient(groups, batches(groups).settlements, 1)
 
 
 class Routing:

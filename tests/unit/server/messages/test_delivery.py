@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from brokerd.core.message import Content, Range
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.server.messages.delivery import DeliveryHub, LocalConsumer, Part
-from tests.unit.server.messages.fakes import batches
 
 CONSUMER = ConsumerId("n0", 1, 1, "tag")
 CONTENT: Content = (("", "q"), b"\x00\x00", b"body", b"")
@@ -46,7 +45,7 @@ class Channel:
 
 def hub_with_consumer() -> tuple[DeliveryHub, Channel, list[Callable[[bool], None]]]:
     answers: list[Callable[[bool], None]] = []
-    hub = DeliveryHub(lambda *command: answers.append(command[2]), batches(None).settlements)
+    hub = DeliveryHub(lambda *asked: answers.append(asked[3]))
     channel = Channel()
     hub.add(LocalConsumer(CONSUMER, 7, "/", "q", channel, False, 10, 0, False, "guest"))
     return hub, channel, answers
@@ -180,8 +179,7 @@ async def test_consumers_end_when_the_home_of_their_queue_is_down() -> None:
 
 def test_the_first_and_the_last_consumer_of_a_queue_are_told_of() -> None:
     told: list[tuple[int, bool]] = []
-    settlements = batches(None).settlements
-    hub = DeliveryHub(lambda *_: None, settlements, lambda *change: told.append(change))
+    hub = DeliveryHub(lambda *_: None, lambda *change: told.append(change))
     ids = [CONSUMER, CONSUMER._replace(tag="other")]
     for consumer_id in ids:
         hub.add(LocalConsumer(consumer_id, 7, "/", "q", Channel(), False, 10, 0, False, "guest"))

@@ -87,10 +87,10 @@ class Queues(fakes.Queues):
             raise KeyError(uid)
         return super().machine(uid)
 
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+    async def request(self, uid: int, command: bytes, timeout_s: float, once: bool) -> bytes:
         self.asked.append(command)
         self.is_gone = self.is_moving
-        return b""
+        return b"{}"
 
 
 class Rig:
@@ -107,12 +107,19 @@ class Rig:
         self.queues = Queues(*self.catalog.view.queues())
         self.uids = [queue.uid for queue in self.catalog.route("dlx", "dead").queues]
         sender = Sender(fakes.batches(self.groups, "n0"))
-        self.worker = Worker(1, self.queues, sender, self.routing, self.addressed)
+        self.worker = Worker(
+            *(1, self.queues, self.queues.client, sender, self.routing), self.addressed
+        )
         self.letters = [Pending(Run(1, 1, 0, 0, 0, 0), "rejected", 0)]
 
     def addressed(self, letter: Pending, options: QueueOptions) -> Addressed:
         result = self.catalog.route("dlx", "dead")
         return Addressed("/", result, DEAD, result.queues)
+
+    def letterer(self) -> DeadLetterer:
+        """Return what publishes letters at most once."""
+        sender = Sender(fakes.batches(self.groups, "n0"))
+        return DeadLetterer(self.queues, self.queues.client, self.routing, sender, print)
 
     async def round(self) -> None:
         """Let the worker publish what waits; it settles what every target has."""
@@ -225,7 +232,7 @@ async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() 
     """R-DLX-19: at a start it was taken for one of a deleted queue, and was gone."""
     rig = Rig()
     sender = Sender(fakes.batches(rig.groups, "n0"))
-    letterer = DeadLetterer(rig.queues, rig.routing, sender, lambda work: None)
+    letterer = DeadLetterer(rig.queues, rig.queues.client, rig.routing, sender, lambda work: None)
     source = rig.uids[0]
     letterer.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
     queues = {queue.uid: queue for queue in rig.catalog.view.queues()}
@@ -239,7 +246,9 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
     What clients reject by themselves is no poison.
     """
     rig = Rig()
-    worker = DeadLetterer(rig.queues, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print)
+    worker = DeadLetterer(
+        rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
+    )
     rig.queues.contents = lambda uid, run: [(("x", "k"), b"\0\0", b"body", b"")]  # type: ignore[method-assign]
     run = Run(1, 1, 0, 0, 4, 3)
     letter = Pending(run, reason, 0)
@@ -259,7 +268,9 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
 
 async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked_at() -> None:
     rig = Rig()
-    worker = DeadLetterer(rig.queues, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print)
+    worker = DeadLetterer(
+        rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
+    )
     read: list[int] = []
 
     def contents(uid: int, run: Run) -> list[Any]:
@@ -278,7 +289,9 @@ async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked
 
 async def test_what_purges_settings_and_ends_take_is_counted_by_its_cause() -> None:
     rig = Rig()
-    worker = DeadLetterer(rig.queues, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print)
+    worker = DeadLetterer(
+        rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
+    )
     uid = rig.uids[0]
     for cause in ("purge", "policy", "expired", "auto-delete", "client"):
         worker.dropped(uid, Dropped(cause, 2, 1))

@@ -17,6 +17,7 @@ from brokerd.server.messages import delivery, turn_settlements
 from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.publishing import Publisher
 from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.client import QueueClient
 from tests.unit.server.messages import fakes
 
 DOWN = queue_commands.encode_channel_down("n1", 7, 1)
@@ -190,19 +191,19 @@ def test_a_publish_goes_behind_what_was_acknowledged_before_it() -> None:
 def test_a_consumer_says_what_it_holds_behind_what_it_has_acknowledged() -> None:
     """R-QQ-10: what is settled is held no more, and would be sent again."""
     rig = Rig()
-    order: list[str] = []
 
     class Sink:
         def held(self, consumer: delivery.LocalConsumer) -> list[tuple[int, int]]:
             return []
 
     sink: Any = Sink()
-    hub = delivery.DeliveryHub(
-        lambda uid, command, done: order.append(f"resume {len(rig.groups.sent)}"),
-        rig.turn.settlements,
-    )
+    groups: Any = rig.groups
+    hub = delivery.DeliveryHub(QueueClient(groups, rig.turn.settlements, 1).resume)
     consumer = ConsumerId("n1", 7, 1, "t")
     hub.add(delivery.LocalConsumer(consumer, 8, "/", "q", sink, False, 1, 0, False, "guest"))
     rig.add(8, part(1))
     hub.leader_changed(8)
-    assert order == ["resume 1"]
+    assert [parts for _, parts, _ in rig.groups.sent] == [
+        [part(1)],
+        [queue_commands.encode_resume(consumer, [])],
+    ]

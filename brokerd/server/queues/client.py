@@ -1,0 +1,164 @@
+"""What a member tells a queue, wherever its leader is: the questions and answers of its machine.
+
+Callers name queues by uid and know nothing of commands, their bytes or the group behind a queue.
+What a channel sends in its own order (publishes, acknowledgements, gets) goes through
+messages/channel_close.py and messages/publishing.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.catalog.refusals import Refused
+from brokerd.core.message import Range
+from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_commands import Checkout
+from brokerd.core.queue.queue_replies import Counts, Deleted
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
+from brokerd.server.messages.turn_settlements import TurnSettlements
+
+#: Reply code of a refusal that names none.
+_INTERNAL_ERROR = 541
+
+
+class QueueClient:
+    """One for a member.
+
+    Invariant: what the member's channels have settled so far goes before each operation.
+    Every coroutine raises QueueStuck while the queue takes nothing (its home member is down, or its
+    group waits with damage) and Unavailable when no leader answers in time; the operation may take
+    effect all the same.
+    """
+
+    def __init__(self, groups: GroupClient, settlements: TurnSettlements, timeout_s: float) -> None:
+        """timeout_s: how long an operation waits for its answer."""
+        self._groups = groups
+        self._settlements = settlements
+        self._timeout_s = timeout_s
+
+    # ---- the queue itself -----------------------------------------------------------------------
+
+    async def declared(self, uid: int) -> Counts | None:
+        """Tell the queue that it was declared again (R-Q-3, R-Q-11); None: it has ended."""
+        fields = await self._ask(uid, queue_commands.encode_declared())
+        if fields is None or fields.get("deleted"):
+            return None
+        return Counts(fields["ready"], fields["consumers"], fields.get("holders", 0))
+
+    async def purge(self, uid: int) -> int:
+        """Remove the ready messages; return how many."""
+        return _messages(await self._ask(uid, queue_commands.encode_purge()))
+
+    async def discard_dead_letters(self, uid: int) -> int:
+        """Remove the dead letters that wait for their targets; return how many."""
+        return _messages(await self._ask(uid, queue_commands.encode_dead_letters_discard()))
+
+    async def delete(
+        self, uid: int, *, if_empty: bool, if_unused: bool, cause: str
+    ) -> Deleted | None:
+        """End the queue unless its own machine says that it is in use; None: it is gone already.
+
+        The catalog's record is the caller's business.
+        """
+        fields = await self._ask(uid, queue_commands.encode_delete(if_empty, if_unused, cause))
+        if fields is None:
+            return None
+        messages, consumers = fields.get("messages", 0), fields.get("consumers", 0)
+        return Deleted(fields.get("deleted", True), messages, consumers)
+
+    async def has_takers(self, uid: int) -> bool:
+        """Tell whether a consumer could have a message now (R-AE-15)."""
+        fields = await self._ask(uid, queue_commands.encode_tick())
+        return fields is not None and bool(fields.get("takers"))
+
+    async def wait_for_leader(self, uid: int) -> None:
+        """Wait until the queue's leader works, with its options."""
+        # A tick changes nothing.
+        await self._ask(uid, queue_commands.encode_tick())
+
+    def nudge(self, uid: int) -> None:
+        """Have the queue's leader send something, if nothing is on its way to it."""
+        if self._groups.pending_bytes(uid) == 0:
+            self._send(uid, queue_commands.encode_tick())
+
+    # ---- consumers ------------------------------------------------------------------------------
+
+    async def check_out(self, uid: int, checkout: Checkout) -> Refused | None:
+        """Register a consumer, or grant it credit; None: done.  GroupGone: there is no queue."""
+        fields = await self._ask_existing(uid, queue_commands.encode_checkout(checkout))
+        if fields.get("ok"):
+            return None
+        code = int(fields.get("refused", _INTERNAL_ERROR))
+        return Refused(code, str(fields.get("text", "refused")))
+
+    def change_consumer(self, uid: int, checkout: Checkout) -> None:
+        """Give a consumer another prefetch."""
+        self._send(uid, queue_commands.encode_checkout(checkout))
+
+    async def cancel(self, uid: int, consumer: ConsumerId) -> None:
+        """Remove a consumer; what it has not settled stays with its channel (R-CS-3)."""
+        await self._ask(uid, queue_commands.encode_cancel(consumer))
+
+    def resume(
+        self, uid: int, consumer: ConsumerId, held: list[Range], done: Callable[[bool], None]
+    ) -> None:
+        """Tell a queue's new leader what a consumer holds; done(whether the consumer goes on)."""
+
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            # The consumers of a deleted queue are ended by its deletion.
+            gone = status is ReplyStatus.OK and "refused" in queue_commands.decode_reply(reply)
+            done(not gone or not self._groups.knows(uid))
+
+        # What is settled and has not been sent is held no more: the queue would send it again.
+        self._settlements.send(uid)
+        self._groups.send(uid, queue_commands.encode_resume(consumer, held), answered, once=True)
+
+    # ---- dead letters that wait for their targets (R-ALO) ---------------------------------------
+
+    async def take_dead_letters(self, uid: int, count: int) -> None:
+        """Have the queue hand out up to `count` more; its leader's state names them.  GroupGone:
+        there is no queue.
+        """
+        await self._ask_existing(uid, queue_commands.encode_dead_letters_checkout(count))
+
+    async def settle_dead_letters(self, uid: int, ranges: Sequence[Range]) -> None:
+        """Every target has confirmed these (R-ALO-5).  GroupGone: there is no queue."""
+        await self._ask_existing(uid, queue_commands.encode_dead_letters_settle(ranges))
+
+    # ---- the way there --------------------------------------------------------------------------
+
+    async def _ask(self, uid: int, command: bytes) -> dict[str, Any] | None:
+        """Return the fields of the answer; None: the queue is deleted."""
+        self._settlements.send(uid)
+        is_once = client_sessions.is_once(command)
+        try:
+            reply = await self._groups.request(uid, command, self._timeout_s, is_once)
+        except GroupGone:
+            return None
+        except GroupStuck as stuck:
+            raise QueueStuck(str(stuck)) from stuck
+        except GroupUnavailable as error:
+            raise Unavailable(str(error)) from error
+        return queue_commands.decode_reply(reply)
+
+    async def _ask_existing(self, uid: int, command: bytes) -> dict[str, Any]:
+        fields = await self._ask(uid, command)
+        if fields is None:
+            raise GroupGone(uid)
+        return fields
+
+    def _send(self, uid: int, command: bytes) -> None:
+        self._settlements.send(uid)
+        self._groups.send(uid, command, _ignore, client_sessions.is_once(command))
+
+
+def _messages(fields: dict[str, Any] | None) -> int:
+    return 0 if fields is None else int(fields.get("messages", 0))
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """The command needs no answer."""

@@ -360,8 +360,8 @@ def export(
 ) -> None:
     """Write the topology of a broker as resources in YAML.
 
-    Objects that the broker makes itself (amq.* exchanges, exclusive queues) and secrets are left
-    out; Users refer to a Secret that is to be made.
+    Objects that the broker makes itself (amq.* exchanges, exclusive queues), the user that asks and
+    secrets are left out; Users refer to a Secret that is to be made.
     """
     named = _named(broker or node) or (f"127.0.0.1:{PORT_GRPC}",)
     target = _target(named, user, password)
@@ -375,7 +375,7 @@ def export(
                 objects, _ = await client.list_topology()
             finally:
                 await client.close()
-        result = export_topology.to_resources(objects, cluster, namespace)
+        result = export_topology.to_resources(objects, cluster, namespace, target.username)
         click.echo(result.yaml, nl=False)
         for note in result.notes:
             click.echo(f"note: {note}", err=True)

@@ -108,7 +108,7 @@ def test_missing_or_empty_directory_is_an_error(store: directory.Directory, tmp_
     with pytest.raises(EmbeddedError, match="does not exist"):
         store.load_files(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EmbeddedError, match=r"holds no \.yaml file"):
+    with pytest.raises(EmbeddedError, match=r"holds no file that ends with \.yaml, \.yml, \.json"):
         store.load_files(tmp_path / "empty")
 
 

@@ -78,8 +78,8 @@ class Wanted:
     known: dict[Key, dict[str, Any]] = field(default_factory=dict)
     #: Where each resource stands.
     documents: dict[Key, Document] = field(default_factory=dict)
-    #: Clusters that were asked what they hold.
-    running: frozenset[str] = frozenset()
+    #: Clusters that were asked what they hold, and as which user.
+    running: dict[str, str] = field(default_factory=dict)
     #: What a brokerRef may name, by namespace/name.
     clusters: list[str] = field(default_factory=list)
 
@@ -92,9 +92,9 @@ async def run(directory: Path, data_dir: Path, targets: Mapping[str, Target]) ->
     topologies: dict[str, Topology] = {}
     for broker, target in _named(targets, wanted).items():
         topologies[broker] = await _topology(target)
-    wanted.running = frozenset(topologies)
+        wanted.running[broker] = target.username
     wanted.clusters = _clusters(wanted, topologies)
-    if not topologies:
+    if not topologies and not targets:
         report.lines.append(
             "no cluster of `up` runs: everything would be made; -n HOST:PORT, or --broker "
             "CLUSTER=HOST:PORT, names a broker that runs"
@@ -122,9 +122,11 @@ def _named(targets: Mapping[str, Target], wanted: Wanted) -> dict[str, Target]:
     if target is None:
         return found
     names = sorted({broker.key for broker, _ in _references(wanted)})
-    if len(names) != 1:
+    if not names:
+        return {}
+    if len(names) > 1:
         raise EmbeddedError(
-            f"the resources are for {len(names)} clusters ({', '.join(names) or 'none'}): say "
+            f"the resources are for {len(names)} clusters ({', '.join(names)}): say "
             f"which one {target.addresses[0]} is, with --broker CLUSTER=HOST:PORT"
         )
     return {names[0]: target}
@@ -168,8 +170,14 @@ def _wanted(directory: Path, data_dir: Path, report: Report) -> Wanted:
     validator = validation.Validator.from_directory()
     known, secrets = _known(data_dir)
     wanted = Wanted(secrets=secrets, known=known)
+    places: dict[Key, str] = {}
     for document in found:
         body = document.body
+        if files.is_ignored(document):
+            continue
+        if problem := files.namesake(document, places):
+            problems.append(problem)
+            continue
         old = None
         if isinstance(body, dict) and isinstance(body.get("metadata"), dict):
             old = known.get(keys.key_of(body))
@@ -289,7 +297,10 @@ def _plan_one(key: Key, wanted: Wanted, topologies: dict[str, Topology], report:
     resource = plan.Resource(spec.KIND, meta, spec, desired)
     written = _assume_secrets(resource, topology)
     context = plan.Context(
-        EngineSettings().instance, keys.is_paused(entry.body), written=written, account=GUEST
+        EngineSettings().instance,
+        keys.is_paused(entry.body),
+        written=written,
+        account=wanted.running.get(broker.key, GUEST),
     )
     found = plan.plan(resource, topology, context)
     if isinstance(found, Conflict):

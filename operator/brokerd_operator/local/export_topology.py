@@ -78,11 +78,22 @@ class Export:
         return yaml.safe_dump_all(self.resources, sort_keys=False, allow_unicode=True)
 
 
-def to_resources(objects: Iterable[ObservedObject], cluster: str, namespace: str | None) -> Export:
-    """Objects as resources, in the order in which they can be applied."""
+def to_resources(
+    objects: Iterable[ObservedObject], cluster: str, namespace: str | None, account: str = ""
+) -> Export:
+    """Objects as resources, in the order in which they can be applied.
+
+    account: the user that asks. `plan`, `up` and the operator refuse a resource of the account that
+    they log in as (ADR 21), so it is none here.
+    """
     result = Export()
     names: set[tuple[str, str]] = set()
-    known = list(objects)
+    known = [item for item in objects if not _is_of_account(item, account)]
+    if account:
+        result.notes.append(
+            f"User {account} and its permissions are left out: brokerctl logged in as it, and the "
+            "account that applies resources belongs to none of them"
+        )
     left_out = {(item.kind, item.vhost, item.name) for item in known if _is_transient(item)}
     for item in known:
         if problem := _unsupported(item):
@@ -116,6 +127,12 @@ def to_resources(objects: Iterable[ObservedObject], cluster: str, namespace: str
             {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": full}
         )
     return result
+
+
+def _is_of_account(item: ObservedObject, account: str) -> bool:
+    if item.kind == "topic_permission":
+        return item.name.partition(topic_permission.SEPARATOR)[0] == account
+    return item.kind in ("user", "permission") and item.name == account
 
 
 def _is_transient(item: ObservedObject) -> bool:

@@ -22,6 +22,33 @@ VALUE_MAX = 256
 _BROKERS_OWN = frozenset(("exclusive",))
 #: What a client may have said once more: the type of its queue, as an argument (R-Q-4).
 _SAID_TWICE = {"queue": frozenset(("arguments.x-queue-type",))}
+#: What a parameter means that does not say it, as RabbitMQ's, which leave out what is the default.
+_DEFAULTS: dict[str, JsonObject] = {
+    "federation-upstream": {
+        "prefetch-count": 1000,
+        "ack-mode": "on-confirm",
+        "max-hops": 1,
+        "reconnect-delay": 5,
+        "trust-user-id": False,
+        "queue-type": "classic",
+        "resource-cleanup-mode": "default",
+        "channel-use-mode": "multiple",
+    },
+    "shovel": {
+        "src-protocol": "amqp091",
+        "src-prefetch-count": 1000,
+        "src-delete-after": "never",
+        "src-queue-args": {},
+        "src-consumer-args": {},
+        "dest-protocol": "amqp091",
+        "dest-queue-args": {},
+        "dest-add-forward-headers": False,
+        "dest-add-timestamp-header": False,
+        "dest-publish-properties": {},
+        "ack-mode": "on-confirm",
+        "reconnect-delay": 5,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +71,16 @@ class Difference:
 def differences(desired: DesiredObject, observed: JsonObject) -> tuple[Difference, ...]:
     """Fields that differ, write-only ones aside."""
     hidden = frozenset(desired.write_only) | _SAID_TWICE.get(desired.kind, frozenset())
-    return tuple(_compare("", desired.spec, observed, hidden))
+    defaults = _DEFAULTS.get(desired.name.partition("/")[0], {})
+    if desired.kind != "parameter" or not defaults:
+        return tuple(_compare("", desired.spec, observed, hidden))
+    left, right = (_with(defaults, spec) for spec in (desired.spec, observed))
+    return tuple(_compare("", left, right, hidden))
+
+
+def _with(defaults: JsonObject, spec: JsonObject) -> JsonObject:
+    value = spec.get("value")
+    return {**spec, "value": defaults | value} if isinstance(value, dict) else spec
 
 
 def _compare(

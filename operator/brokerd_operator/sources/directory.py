@@ -109,13 +109,12 @@ class Directory:
         secrets_seen: set[tuple[str, str]],
     ) -> list[Problem]:
         body = document.body
-        if isinstance(body, dict) and body.get("kind") in _IGNORED:
+        if is_ignored(document):
             return []
         key = _key(body)
         if key is not None:
-            if key in places:
-                return [Problem(document.place, f"{key.resource} is also at {places[key]}")]
-            places[key] = document.place
+            if problem := namesake(document, places):
+                return [problem]
             # Also when it is refused: a resource with a mistake is not a deleted one.
             seen.add(key)
             if key.kind == "Secret":
@@ -329,6 +328,23 @@ def _key(body: Any) -> Key | None:
     if namespace is not None and not isinstance(namespace, str):
         return None
     return Key(body["kind"], namespace or "default", name)
+
+
+def is_ignored(document: Document) -> bool:
+    """Whether a document is for kubectl alone."""
+    body = document.body
+    return isinstance(body, dict) and body.get("kind") in _IGNORED
+
+
+def namesake(document: Document, places: dict[Key, str]) -> Problem | None:
+    """What is wrong where a resource stands at another place too; else notes this one's place."""
+    key = _key(document.body)
+    if key is None:
+        return None
+    if key in places:
+        return Problem(document.place, f"{key.kind} {key.name} is also at {places[key]}")
+    places[key] = document.place
+    return None
 
 
 def _named(body: Any) -> str:

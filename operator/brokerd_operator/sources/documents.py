@@ -1,4 +1,4 @@
-"""Resources as they stand in YAML files, and the lines of their fields.
+"""Resources as they stand in files of YAML or JSON, and the lines of their fields.
 
 For the embedded mode (directory.py, local/dry_run.py). Judges no resource: validation.py does.
 """
@@ -17,7 +17,8 @@ from brokerd_operator.local.errors import EmbeddedError
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 FILES_MAX = 1000
-SUFFIXES = (".yaml", ".yml")
+#: As kubectl reads them.
+SUFFIXES = (".yaml", ".yml", ".json")
 _INDEX = re.compile(r"\[(\d+)\]")
 
 
@@ -131,7 +132,7 @@ def read(path: Path) -> tuple[list[Document], list[Problem]]:
     if path.is_dir():
         files = sorted(item for item in path.iterdir() if item.suffix in SUFFIXES)
         if not files:
-            raise EmbeddedError(f"{path} holds no .yaml file")
+            raise EmbeddedError(f"{path} holds no file that ends with {', '.join(SUFFIXES)}")
     else:
         files = [path]
     documents: list[Document] = []
@@ -150,6 +151,9 @@ def _read_file(file: Path, documents: list[Document]) -> Problem | None:
         if file.stat().st_size > FILE_BYTES_MAX:
             return Problem(str(file), f"is larger than {FILE_BYTES_MAX} bytes")
         text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            # JSON may be indented by tabs, and holds none in texts.
+            text = text.replace("\t", " ")
         loader = _Loader(text)
         try:
             while loader.check_node():

@@ -116,7 +116,8 @@ def redrive_kept_aside(id_: str) -> None:
 def drop_kept_aside(id_: str, yes: bool) -> None:
     """Declare what is kept aside not wanted; the replica goes on with what its leader has."""
     if not yes:
-        click.confirm(f"What is kept aside as {id_} will be lost for good. Go on?", abort=True)
+        question = f"What is kept aside as {id_} will be lost for good. Go on?"
+        settings.ask(question, "nothing was dropped")
     _say("drop", id_)
 
 

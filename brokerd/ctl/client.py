@@ -83,7 +83,7 @@ class AdminClient:
                 authority = Path(settings.ca_file).read_bytes()
             except OSError as error:
                 raise errors.CtlError(
-                    f"cannot read {settings.ca_file}: {error.strerror}", errors.EXIT_USAGE
+                    f"--ca-file: cannot read {settings.ca_file}: {error.strerror}", errors.EXIT_IO
                 ) from error
             if b"-----BEGIN CERTIFICATE-----" not in authority:
                 raise errors.CtlError(

@@ -107,9 +107,8 @@ def accept_loss(directory: Path, yes: bool) -> None:
     if not verdict.segments:
         raise errors.CtlError("; ".join(verdict.notes) or "no log is here", errors.EXIT_DATA)
     if not yes:
-        click.confirm(
-            f"Entries in {path} that cannot be read will be lost for good. Go on?", abort=True
-        )
+        question = f"Entries in {path} that cannot be read will be lost for good. Go on?"
+        settings.ask(question, "nothing was changed")
     segment = verdict.segments[-1]
     config = WalConfig(node_id=segment.node_id, segment_bytes=segment.size_bytes)
     try:

@@ -333,7 +333,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             # Options alone: rabbitmqctl shows what there is, and scripts look for verbs in it.
             click.echo(error.ctx.get_help(), err=True)
             return errors.EXIT_USAGE
-        return _misused(_usage_text(error), given, error.ctx, errors.EXIT_USAGE)
+        return _misused(_usage_text(error), given, error.ctx, _status_of(error))
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -358,6 +358,14 @@ def _complain(error: errors.CtlError) -> None:
         click.echo(text, err=True)
     else:
         click.echo(text if error.is_bare else f"Error:\n{text}", err=True)
+
+
+def _status_of(error: click.UsageError) -> int:
+    """Return the status of a wrong command line; of a file that cannot be read it is one."""
+    if isinstance(error, click.MissingParameter) or not isinstance(error, click.BadParameter):
+        return errors.EXIT_USAGE
+    is_file = error.param is not None and isinstance(error.param.type, click.Path)
+    return errors.EXIT_IO if is_file else errors.EXIT_USAGE
 
 
 def _usage_text(error: click.UsageError) -> str:

@@ -172,11 +172,8 @@ def _ask(
     rows = client.live_rows("queues", chosen.vhost)
     count = max((int(row.get(field) or 0) for row in rows if row["name"] == name), default=0)
     if count:
-        click.confirm(
-            f"{verb} '{name}' in vhost '{chosen.vhost}' with its {count:,} {words}?",
-            abort=True,
-            err=True,
-        )
+        question = f"{verb} '{name}' in vhost '{chosen.vhost}' with its {count:,} {words}?"
+        settings.ask(question, f"nothing was {verb.lower()}d")
 
 
 @click.command(cls=settings.Command)

@@ -159,6 +159,13 @@ def _store_password(context: click.Context, _: click.Parameter, value: Path | No
     context.ensure_object(Settings).password = password_in(value)
 
 
+def ask(question: str, declined: str) -> None:
+    """Ask at the terminal; a "no" ends the command, which says what did not happen."""
+    if not click.confirm(question, err=True):
+        click.echo(declined, err=True)
+        raise click.Abort
+
+
 def password_in(file: Path) -> str:
     """Return the password that a file holds ("-": standard input); raises CtlError."""
     try:

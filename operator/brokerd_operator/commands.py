@@ -88,10 +88,7 @@ def _target(addresses: tuple[str, ...], user: str | None, password: str | None) 
     chosen = _chosen()
     ca = None
     if chosen is not None and chosen.ca_file:
-        try:
-            ca = Path(chosen.ca_file).read_bytes()
-        except OSError as error:
-            raise click.UsageError(f"cannot read {chosen.ca_file}: {error.strerror}") from error
+        ca = Path(chosen.ca_file).read_bytes()
     return Target(
         addresses,
         user or (chosen.user if chosen is not None else _GUEST),

@@ -17,14 +17,20 @@ from brokerd_telemetry import objects
 from brokerd_telemetry.sources import Access, Source, SourceError
 
 SOURCES_MAX = 10_000
+#: Of the list; 10,000 sources take 2 MB.
+BYTES_MAX = 16 * 1024 * 1024
 _KEYS = {"cluster", "pull", "raw", "user", "userFile", "passwordFile", "caFile"}
 
 
 def read(path: Path) -> tuple[Source, ...]:
     """Return the sources; SourceError names the entry that is wrong, and what about it."""
     try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        with path.open("rb") as file:
+            text = file.read(BYTES_MAX + 1)
+        if len(text) > BYTES_MAX:
+            raise SourceError(f"{path} has more than {BYTES_MAX:,} bytes")
+        document = yaml.safe_load(text.decode())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
     entries = document.get("sources") if isinstance(document, dict) else None
     if not isinstance(entries, list) or not entries or set(document) != {"sources"}:

@@ -93,6 +93,24 @@ def test_queues_are_listed_with_the_columns_asked_for(member: Member, ctl: Ctl) 
     assert ctl("-s", "list_queues") == ""
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ca-file", "/nosuch", "list_queues"],
+        ["--ca-file", "/nosuch", "export"],
+        ["--password-file", "/nosuch", "list_queues"],
+        ["export", "--definitions", "/nosuch"],
+        ["telemetry", "run", "--pull", "127.0.0.1:1", "--out", ".", "--ca-file", "/nosuch"],
+        ["wal", "inspect", "/nosuch"],
+    ],
+)
+def test_a_file_of_an_option_that_cannot_be_read_has_one_status(ctl: Ctl, words: list[str]) -> None:
+    done = ctl.run(*words)
+    assert done.returncode == 74, done.stderr
+    assert "/nosuch" in done.stderr
+    assert "No such file" in done.stderr or "does not exist" in done.stderr
+
+
 def test_delete_queue_keeps_to_its_conditions(member: Member, ctl: Ctl) -> None:
     connection = member.connect()
     channel = connection.channel()

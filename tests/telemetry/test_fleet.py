@@ -312,6 +312,11 @@ def test_a_list_that_is_wrong_says_where_and_what(tmp_path: Path, document: str,
         of_a_fleet.read(file)
 
 
+def test_a_list_has_a_bound() -> None:
+    with pytest.raises(SourceError, match="/dev/zero has more than 16,777,216 bytes"):
+        of_a_fleet.read(Path("/dev/zero"))
+
+
 def test_a_list_names_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "name").write_text("u\n")
     (tmp_path / "word").write_text("hunter2\n")

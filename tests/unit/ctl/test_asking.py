@@ -38,10 +38,13 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     return asked
 
 
-def test_a_no_ends_the_command(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:
+def test_a_no_ends_the_command_and_says_what_did_not_happen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ask: Ask
+) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
     with pytest.raises(click.Abort):
         ask("q")
+    assert capsys.readouterr().err.endswith("nothing was deleted\n")
 
 
 def test_a_yes_goes_on(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:

@@ -246,6 +246,13 @@ async def _welcome(base: Base, first: str) -> None:
     guest = view.user(welcome.GUEST)
     is_guest = guest is not None and await base.checker.check(guest.password_hash, welcome.GUEST)
     users = sorted(record.name for record in view.records("user"))
+    anonymous = config.auth.anonymous_login_user
+    if anonymous and anonymous not in users:
+        log.warning(
+            "auth.anonymous_login_user names '%s', and there is no such user: clients without "
+            "credentials are refused until it is added",
+            anonymous,
+        )
     more = welcome.lines(config, users, guest_is_guest=is_guest)
     print("\n".join([first, *(more if config.log.format == "text" else [])]), file=sys.stderr)
 

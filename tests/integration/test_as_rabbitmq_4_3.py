@@ -593,6 +593,8 @@ def test_clients_without_credentials_are_the_user_of_the_setting(
     """R-CON-3, R-PERM-1: with its rights and no others."""
     setting = {"BROKERD_AUTH_ANONYMOUS_LOGIN_USER": "passer-by"}
     with cluster(tmp_path, 1, **setting) as [one]:
+        said = "anonymous_login_user names 'passer-by', and there is no such user"
+        eventually(lambda: said in one.log(), "a warning at the start")
         with pytest.raises(pika.exceptions.ProbableAuthenticationError):
             anonymous(one)
         assert "refused login of user 'passer-by'" in one.log()

@@ -39,12 +39,14 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 def test_a_no_ends_the_command_and_says_what_did_not_happen(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ask: Ask
+    monkeypatch: pytest.MonkeyPatch, ask: Ask
 ) -> None:
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: "n")
+    told: list[str] = []
+    monkeypatch.setattr(click, "echo", lambda text, err: told.append(text))
     with pytest.raises(click.Abort):
         ask("q")
-    assert capsys.readouterr().err.endswith("nothing was deleted\n")
+    assert told == ["nothing was deleted"]
 
 
 def test_a_yes_goes_on(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:

@@ -340,6 +340,7 @@ def test_generated_grpc_code_is_fresh(tmp_path: Path) -> None:
         "generate_architecture.py",
         "generate_chart_reference.py",
         "generate_dashboards.py",
+        "generate_settings_schema.py",
         "sync_chart_crds.py",
         "generate_config_reference.py",
         "generate_resource_reference.py",

@@ -420,6 +420,18 @@ REFUSED = (
         {"podTemplate": {"env": [{"name": "BROKERD_NODE_NAME", "value": "x"}]}},
         "env cannot set BROKERD_ variables",
     ),
+    Case(
+        "setting-below-its-minimum",
+        "BrokerCluster",
+        {"settings": {"limits": {"connections": 0}}},
+        "spec.settings.limits.connections",
+    ),
+    Case(
+        "setting-of-another-type",
+        "BrokerCluster",
+        {"settings": {"queues": {"consumer_timeout_ms": "long"}}},
+        "spec.settings.queues.consumer_timeout_ms",
+    ),
     Case("control-character-in-a-name", "Queue", {"name": "a\nb"}, "spec.name"),
     Case("control-character-in-a-vhost", "Exchange", {"vhost": "a\x7f"}, "spec.vhost"),
     Case("control-character-in-a-users-name", "User", {"name": "\x1b[31mroot"}, "spec.name"),

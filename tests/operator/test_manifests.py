@@ -6,9 +6,11 @@ import base64
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from brokerd_operator.manifests import cluster, members, naming, protection, secrets, telemetry
 from brokerd_operator.sources import certificates
 from brokerd_operator.specs import broker_cluster, registry
@@ -24,6 +26,7 @@ from tests.operator.resources import resource
 
 VALIDATOR = Validator.from_directory()
 UNREACHABLE = "node.kubernetes.io/unreachable"
+CRDS = Path(__file__).resolve().parents[2] / "crds"
 IMAGES = naming.Images("localhost/brokerd:1", "localhost/telemetry:1")
 
 
@@ -159,6 +162,55 @@ def test_members_of_an_earlier_image_are_given_no_setting_that_they_refuse() -> 
     rendered = {name for name in environment(all_on()) if name.startswith("BROKERD_")}
     assert rendered <= FIRST_SETTINGS
     assert len(rendered) > 15
+
+
+def settings_schema() -> dict[str, Any]:
+    """`spec.settings` of the CRD, by section."""
+    crd = yaml.safe_load((CRDS / "brokerclusters.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    found: dict[str, Any] = schema["properties"]["settings"]["properties"]
+    return found
+
+
+#: Values of settings that are more than any text.
+EXAMPLES: dict[str, Any] = {
+    "free_limit": "1GB",
+    "total_override": "2GB",
+    "profile": "rabbitmq-4.3",
+    "algorithms": "ES256",
+    "issuer": "https://login.example",
+    "jwks_url": "https://login.example/keys",
+    "scope_aliases": {"admin": "shop.tag:administrator"},
+    "signing_keys": {"one": "/keys/one.pem"},
+}
+
+
+def _example(key: str, schema: dict[str, Any]) -> Any:
+    if key in EXAMPLES:
+        return EXAMPLES[key]
+    if "enum" in schema:
+        return schema["enum"][-1]
+    if schema["type"] == "integer":
+        return min(schema["minimum"] + 1, schema.get("maximum", 2**40))
+    return {"boolean": True, "string": "x"}[schema["type"]]
+
+
+def test_members_take_each_setting_that_a_brokercluster_may_have() -> None:
+    """ADR 77: rendered for members that may be older, and none that is the operator's own."""
+    wanted = {
+        section: {key: _example(key, schema) for key, schema in found["properties"].items()}
+        for section, found in settings_schema().items()
+    }
+    made = context(settings=wanted)
+    added = made.spec.settings_environment()
+    assert added.items() <= environment(made).items()
+    own = environment(all_on()).keys()
+    assert not {name.removeprefix("OPTIONAL_") for name in added} & own
+    assert not added.keys() & own
+    loaded = config.load(None, added, {})
+    for section, values in wanted.items():
+        for key, value in values.items():
+            assert getattr(getattr(loaded, section), key) == value, (section, key)
 
 
 def test_members_learn_from_their_pod_where_they_run() -> None:

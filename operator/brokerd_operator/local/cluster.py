@@ -365,7 +365,7 @@ def member_environment(
         for item in spec.pod_template.env
         if item.name.startswith("BROKERD_LOG_") and item.value_from is None
     }
-    return {**kept, **settings, **extra}
+    return {**kept, **settings, **spec.settings_environment(), **extra}
 
 
 def _make_key(file: Path) -> None:

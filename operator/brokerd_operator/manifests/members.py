@@ -214,6 +214,7 @@ def environment(context: Context) -> list[Manifest]:
         naming.field_env("OPTIONAL_BROKERD_NODE_HOST", "spec.nodeName"),
         naming.field_env("OPTIONAL_BROKERD_NODE_ZONE", f"metadata.labels['{ZONE_LABEL}']"),
         *({"name": name, "value": value} for name, value in sorted(settings.items())),
+        *({"name": name, "value": value} for name, value in spec.settings_environment().items()),
     ]
 
 

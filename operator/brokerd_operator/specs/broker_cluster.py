@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -239,6 +240,8 @@ class BrokerClusterSpec(Part):
     resources: Resources = Resources()
     memory: Memory = Memory()
     queues: Queues = Queues()
+    #: By section, in the broker's own names (ADR 77).
+    settings: dict[str, JsonObject] = Field(default_factory=dict)
     tls: Tls = Tls()
     listeners: Listeners = Listeners()
     gateway: Gateway | None = None
@@ -292,6 +295,14 @@ class BrokerClusterSpec(Part):
         """How many members are to run now."""
         return 0 if self.hibernated else self.replicas
 
+    def settings_environment(self) -> dict[str, str]:
+        """`settings` as variables; a member of a release that does not know one leaves it out."""
+        return {
+            f"OPTIONAL_BROKERD_{section}_{key}".upper(): _text(value)
+            for section, values in sorted(self.settings.items())
+            for key, value in sorted(values.items())
+        }
+
     def memory_high_watermark(self) -> str | None:
         """The watermark in the words of the broker's configuration."""
         mark = self.memory.high_watermark
@@ -300,6 +311,11 @@ class BrokerClusterSpec(Part):
         if mark.absolute is not None:
             return f"{mark.absolute // 1024}KiB"
         return mark.fraction
+
+
+def _text(value: Any) -> str:
+    """A value as the broker reads it from a variable."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def not_applied_locally(spec: BrokerClusterSpec) -> tuple[str, ...]:

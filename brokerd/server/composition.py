@@ -105,6 +105,7 @@ from brokerd.server.tasks import Tasks, log_failure
 from brokerd.server.telemetry_peers import TelemetryPeers
 from brokerd.server.timers import DeadlineWheel
 from brokerd.server.topology_walk import TopologyWalk
+from brokerd.server.vanished_queues import VanishedQueues
 from brokerd.server.variables import Variables
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -374,12 +375,15 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
 
 def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGroups:
     leaders, letters, hub = messages.leaders, messages.dead_letterer, messages.deliveries
+    queues, view = base.queues, base.catalog.view
+    vanished = VanishedQueues(queues, base.host, messages.routing.dropped)
+    base.catalog.restoring_listeners.append(lambda: vanished.remember(view.queues()))
     listeners = Listeners(
         opened=members.refill.opened,
         leaving=(leaders.replica_closed, letters.stop),
         left=(hub.leader_changed,),
+        vanishing=vanished.vanishing,
         ending=(
-            letters.vanishing,
             base.queues.ends.ending,
             leaders.forget,
             members.stuck.forget,
@@ -388,9 +392,9 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
         ),
         ended=(hub.group_gone,),
         changed=leaders.update_options,
+        logs_known=vanished.loaded,
         loaded=letters.topology_changed,
     )
-    queues, view = base.queues, base.catalog.view
     return QueueGroups(base.host, base.groups, view, queues.records, queues.led, listeners)
 
 

@@ -6,7 +6,7 @@ does something for a queue while it is here is told in turn.  Built by compositi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 
 from brokerd.cluster.groups.group_client import GroupClient
@@ -18,6 +18,7 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.vanished_queues import Vanished
 
 OfGroup = Callable[[int], None]
 
@@ -31,11 +32,15 @@ class Listeners:
     #: The queue goes on without this member: before its replica is closed, and after.
     leaving: Sequence[OfGroup]
     left: Sequence[OfGroup]
-    #: The queue is no more: before its replica is closed, and after.
+    #: The queue is no more: before its replica is closed, with its name and why, and by its uid,
+    #: and after.
+    vanishing: Callable[[Vanished], None]
     ending: Sequence[OfGroup]
     ended: Sequence[OfGroup]
     #: A queue that is led here may be another one now.
     changed: OfGroup
+    #: The same, with the uids of these queues; the logs of all others are still there.
+    logs_known: Callable[[Collection[int]], None]
     #: All queues are open of which the catalog knows after a start or an installed snapshot.
     loaded: Callable[[], None]
 
@@ -80,10 +85,12 @@ class QueueGroups:
             known.discard(queue.uid)
             self._open(queue)
         for uid in known:
-            self._close(uid)
+            queue = self._queues[uid]
+            self._close(Vanished(uid, queue.vhost, queue.name))
         self._is_loaded = True
         # A catalog that is not whole may not know them any more.
         if not self._host.status_of(CATALOG_GROUP).is_damaged:
+            self._listeners.logs_known(self._queues.keys())
             # Queues that were deleted, and groups that let go of this member, while it was away.
             self._host.forget_logs(())
         # What found no queue until now, since no change told of it, finds one.
@@ -94,7 +101,8 @@ class QueueGroups:
         queue = self._view.queue(change.vhost, change.name)
         if change.deleted or queue is None or queue.uid != change.uid:
             self.deleted_here_total += self._is_first_of(self._queues.get(change.uid))
-            self._close(change.uid)
+            cause = change.cause if change.deleted else ""
+            self._close(Vanished(change.uid, change.vhost, change.name, cause))
         if not change.deleted and queue is not None:
             if queue.uid not in self._queues:
                 self.declared_total += 1
@@ -145,7 +153,9 @@ class QueueGroups:
         for tell in self._listeners.left:
             tell(uid)
 
-    def _close(self, uid: int) -> None:
+    def _close(self, gone: Vanished) -> None:
+        uid = gone.uid
+        self._listeners.vanishing(gone)
         for tell in self._listeners.ending:
             tell(uid)
         self._queues.pop(uid, None)

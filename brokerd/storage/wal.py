@@ -188,6 +188,10 @@ class WriteAheadLog:
         self._drain()
         return sorted(self._groups)
 
+    def has_log(self, uid: int) -> bool:
+        """Tell whether the group is known."""
+        return uid in self._groups
+
     def log(self, uid: int) -> GroupLog:
         """Return the group's log; an empty one when the group is not known."""
         return self._groups.get(uid) or self._new_log(uid)

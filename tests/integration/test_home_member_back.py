@@ -52,6 +52,22 @@ def _fill(member: Member, queue: str, *texts: bytes) -> None:
         assert rig.published(member, "", queue, mandatory=True, body=text) == ["ack"]
 
 
+def _wait_dropped(member: Member, cause: str, count: int) -> None:
+    name = f'brokerd_messages_dropped_total{{cause="{cause}"}}'
+    eventually(lambda: rig.metric(member, name) == count, f"{count} in {name}", 10)
+
+
+def _is_told(member: Member, queue: str, count: int, cause: str) -> bool:
+    """Tell whether a line of the log says with its reason how many messages went with a queue."""
+    start = f"queue '{queue}' in vhost '/' dropped {count} messages"
+    away = "while this member was away"
+    reason = "which did not hear this one" if cause == "home_down" else away
+    return any(
+        start in line and reason in line and line.endswith(f"cause={cause}")
+        for line in member.log().splitlines()
+    )
+
+
 def _deleted_and_remade(first: Member, second: Member) -> None:
     """Delete three ways at the others, and make two anew, while the home is away."""
     assert refusal(first, lambda channel: channel.queue_delete("durable.amqp")) is None
@@ -78,6 +94,7 @@ def test_a_home_that_comes_back_forgets_what_is_deleted_and_has_what_was_kept(
             # First: the others hear of a consumer after 100 ms at most.
             expired = {rig.declare(channel, kind, "expired") for kind in GONE}
             channel.queue_bind("transient.expired", "amq.fanout")
+            _fill(home, "durable-auto-delete.expired", b"1", b"2")
             for purpose in ("kept", "amqp", "http", "ctl", "remade"):
                 queue = rig.declare(channel, "durable", purpose)
                 _fill(home, queue, b"1", b"2", b"3")
@@ -94,6 +111,12 @@ def test_a_home_that_comes_back_forgets_what_is_deleted_and_has_what_was_kept(
         home.start()
         home.wait_ready()
         wait_acquainted(members)
+        # What the others deleted by themselves, and what they were asked to delete.
+        _wait_dropped(home, "home_down", 2)
+        assert _is_told(home, "durable-auto-delete.expired", 2, "home_down")
+        _wait_dropped(home, "queue_deleted", 4 * 3)
+        for purpose in ("amqp", "http", "ctl", "remade"):
+            assert _is_told(home, f"durable.{purpose}", 3, "queue_deleted")
         deleted = {"durable.amqp", "durable.http", "durable.ctl"} | expired
         for member in members:
             assert not deleted & rig.listed(member)
@@ -156,6 +179,7 @@ def _cut_off_and_told(home: Member, first: Member, second: Member) -> None:
         for kind in GONE:
             for purpose in ("expired", "remade"):
                 queues.add(rig.declare(owner.channel, kind, purpose))
+        _fill(home, rig.declare(owner.channel, "transient", "unread"), b"1", b"2")
         for queue in sorted(queues):
             owner.consume(queue)
         with cut_off(home):
@@ -163,12 +187,15 @@ def _cut_off_and_told(home: Member, first: Member, second: Member) -> None:
             channel = at_first.channel()
             for kind in GONE:
                 channel.queue_declare(f"{kind}.remade", **KINDS[kind])
-            _wait_not_listed(second, {f"{kind}.expired" for kind in GONE})
+            gone = {f"{kind}.expired" for kind in GONE} | {"transient.unread"}
+            _wait_not_listed(second, gone)
         owner.hears(
             lambda: owner.cancelled >= queues,
             f"basic.cancel of {sorted(queues)}; so far {sorted(owner.cancelled)}",
             2 * AT_ONCE_SECONDS,
         )
+        _wait_dropped(home, "home_down", 2)
+        assert _is_told(home, "transient.unread", 2, "home_down")
         assert owner.channel.is_open
         for kind in GONE:
             _fill(home, f"{kind}.remade", b"after")

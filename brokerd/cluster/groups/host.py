@@ -35,7 +35,7 @@ from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
 from brokerd.cluster.peer import peer_service, transport
-from brokerd.raft import messages
+from brokerd.raft import log_reading, messages
 from brokerd.raft.actions import InstallSnapshot, SaveSnapshot
 from brokerd.raft.inputs import Input, NodeGone, PeerUnreachable, TransferLeadership
 from brokerd.raft.machine import Machine
@@ -228,6 +228,17 @@ class Host:
         """Remove what the log holds of groups that are neither open nor among `kept`."""
         self._cleaning.forget(self._groups.log_uids().union(kept))
         self.schedule_flush()
+
+    def read_alone(self, uid: int, machine: Machine) -> bool:
+        """Have a machine see what the log holds of a group whose one member is this node; False if
+        that is nothing.  DamagedEntry, CorruptLog."""
+        if not self._wal.has_log(uid) or self._wal.is_removed(uid):
+            return False
+        log = self._wal.log(uid)
+        if log.initial_state()[1].voters != (self.node,):
+            return False
+        log_reading.apply_all(log, machine)
+        return True
 
     def has_group(self, uid: int) -> bool:
         """Tell whether a replica runs here."""

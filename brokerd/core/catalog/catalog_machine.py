@@ -67,15 +67,17 @@ class CatalogMachine:
         profile: profiles.Profile | None = None,
         changes_max: int = CHANGES_MAX,
         on_restored: Callable[[], None] | None = None,
+        on_restoring: Callable[[], None] | None = None,
     ) -> None:
         """on_restored is told when a snapshot has replaced the state: there are no effects of what
-        changed.
+        changed.  on_restoring: before that.
         """
         profile = profile or profiles.profile()
         # The only switch that the state itself depends on; commands have the same outcome under
         # every profile.
         self.state = CatalogState(profile.headers_numeric_equality == "loose", changes_max)
         self._on_restored = on_restored
+        self._on_restoring = on_restoring
 
     # The shape of a replicated machine.
 
@@ -125,6 +127,8 @@ class CatalogMachine:
 
         `state` stays the same object, because the whole node reads through it.
         """
+        if self._on_restoring is not None:
+            self._on_restoring()
         catalog_snapshot.restore(self.state, data)
         if self._on_restored is not None:
             self._on_restored()

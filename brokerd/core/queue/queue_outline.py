@@ -40,6 +40,7 @@ NUMBER_MAX = 2**63 - 1
 _NUMBERS = struct.Struct(f"{len(FIGURES)}q")
 _FIRST = struct.Struct("q")
 _PRIORITIES_AT = 8 * FIGURES.index("priorities")
+_DELAYED_AT = 8 * FIGURES.index("delayed")
 #: A priority, and how many messages are ready in it.
 _LEVEL = struct.Struct("qq")
 #: Bytes of the numbers.
@@ -74,9 +75,10 @@ def encode(state: QueueState) -> bytes:
 
 
 def messages_of(outline: bytes) -> int:
-    """Return how many messages are in the queue, dead letters that wait included."""
+    """Return how many messages are in the queue, delayed ones and waiting letters included."""
     (messages,) = _FIRST.unpack_from(outline)
-    return int(messages)
+    (delayed,) = _FIRST.unpack_from(outline, _DELAYED_AT)
+    return int(messages + delayed)
 
 
 def levels_of(outline: bytes) -> tuple[tuple[int, int], ...]:

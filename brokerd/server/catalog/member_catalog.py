@@ -56,7 +56,9 @@ class MemberCatalog:
         self.keyring = keyring
         self._connections = connections
         self._spawn = spawn
-        self.machine = CatalogMachine(profile, on_restored=self._restored)
+        self.machine = CatalogMachine(
+            profile, on_restored=self._restored, on_restoring=self._restoring
+        )
         #: What this member has applied; the same object for its whole life.
         self.view = self.machine.state
         self.writer = CatalogWriter(host, groups, self.view, limits)
@@ -66,6 +68,8 @@ class MemberCatalog:
         self.topology_listeners: list[Listener] = []
         #: Told of each change; one that is full misses it, and starts again with a list.
         self.watchers: set[asyncio.Queue[TopologyChanged]] = set()
+        #: Called when a snapshot is about to replace the state.
+        self.restoring_listeners: list[Callable[[], None]] = []
         #: Called when a snapshot has replaced the state.
         self.restored_listeners: list[Callable[[], None]] = []
 
@@ -108,6 +112,10 @@ class MemberCatalog:
             await self.write(operation)
         except Unavailable:
             log.warning("%s: no majority; it is done when the node starts again", operation["do"])
+
+    def _restoring(self) -> None:
+        for listener in self.restoring_listeners:
+            listener()
 
     def _restored(self) -> None:
         for listener in self.restored_listeners:

@@ -264,12 +264,6 @@ class DeadLetterer:
         vhost, name = ("", f"group={uid:x}") if queue is None else (queue.vhost, queue.name)
         self._routing.dropped.of_queue(vhost, name, effect.cause, effect.messages, effect.letters)
 
-    def vanishing(self, uid: int) -> None:
-        """A queue goes, perhaps without its own word, as with its vhost: what it holds then."""
-        queue = self._queues.queue_of(uid)
-        if queue is not None and self._queues.leads(uid):
-            self._routing.dropped.of_vanished(queue, self._queues.messages_of(uid))
-
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""
         worker = self._workers.get(uid)

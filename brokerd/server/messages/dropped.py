@@ -10,15 +10,16 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.server.catalog import topology
 
 log = logging.getLogger(__name__)
 
-#: What takes messages away: a purge; a queue that was deleted, or that expired or was auto-deleted;
-#: a policy or another setting of a queue that holds them; a shovel whose destination has no queue;
-#: a dead letter exchange (at most once), or a queue's alternate exchange, that has none.
+#: What takes messages away: a purge; a queue that was deleted, that expired or was auto-deleted, or
+#: that the others deleted since they did not hear its home member; a policy or another setting of a
+#: queue that holds them; a shovel whose destination has no queue; a dead letter exchange (at most
+#: once), or a queue's alternate exchange, that has none.
 CAUSES = (
-    *("purge", "queue_deleted", "queue_expired", "policy", "shovel_unroutable"),
+    *("purge", "queue_deleted", "queue_expired", "home_down", "policy", "shovel_unroutable"),
     *("dead_letter_unroutable", "reroute_unroutable"),
 )
 #: How the causes of effects.Dropped are counted; all others are those of deletions.
@@ -27,9 +28,10 @@ _COUNTED = {
     "policy": "policy",
     "expired": "queue_expired",
     "auto-delete": "queue_expired",
+    topology.HOME_DOWN: "home_down",
 }
 #: Those of a queue's end.
-_ENDS = ("queue_deleted", "queue_expired")
+_ENDS = ("queue_deleted", "queue_expired", "home_down")
 #: Those that somebody has asked for.
 _ASKED_FOR = ("purge", "queue_deleted")
 
@@ -52,20 +54,39 @@ class Dropped:
     def of_queue(self, vhost: str, queue: str, cause: str, messages: int, letters: int) -> None:
         """A queue lost messages, and dead letters that waited in it (effects.Dropped)."""
         counted = _COUNTED.get(cause, "queue_deleted")
-        self.totals[counted] += messages + letters
         if counted in _ENDS:
             self._ended(vhost, queue, counted == "queue_expired", messages)
+        self._count(vhost, queue, counted, cause, messages, letters)
+
+    def of_vanished(
+        self, vhost: str, queue: str, cause: str, messages: int, *, was_away: bool
+    ) -> None:
+        """A queue is gone without its own word, with its vhost, say.
+
+        cause: the catalog's, "" if it is not known.  was_away: it was deleted while this member was
+        away, which has not opened it since; its last figures are nobody's business.
+        """
+        if not messages:
+            return
+        counted = _COUNTED.get(cause, "queue_deleted")
+        if not was_away:
+            self._ended(vhost, queue, counted == "queue_expired", messages)
+        if counted == "home_down":
+            cause = "a deletion by the other members, which did not hear this one"
+        elif was_away:
+            cause = f"{cause or 'deleted in the catalog'} while this member was away"
+        self._count(vhost, queue, counted, cause or "deleted in the catalog", messages, 0)
+
+    def _count(
+        self, vhost: str, queue: str, counted: str, reason: str, messages: int, letters: int
+    ) -> None:
+        self.totals[counted] += messages + letters
         log.log(
             logging.INFO if counted in _ASKED_FOR else logging.WARNING,
             "queue '%s' in vhost '%s' dropped %d messages and %d dead letters that waited, "
             "for %s cause=%s",
-            *(queue, vhost, messages, letters, cause, counted),
+            *(queue, vhost, messages, letters, reason, counted),
         )
-
-    def of_vanished(self, queue: Queue, messages: int) -> None:
-        """A queue is gone without its own word, with its vhost, say."""
-        if messages:
-            self.of_queue(queue.vhost, queue.name, "deleted in the catalog", messages, 0)
 
     def unrouted(self, cause: str) -> None:
         """A message that a queue gave up found no other one."""

@@ -108,10 +108,6 @@ class Queues(Protocol):
         """Return the state of a queue that has a replica here."""
         ...
 
-    def messages_of(self, uid: int) -> int:
-        """Return how many messages are in a queue that has a replica here, of any kind."""
-        ...
-
     def leads(self, uid: int) -> bool:
         """Tell whether the queue's leader is here."""
         ...

@@ -138,9 +138,11 @@ class Member:
             opened=lambda uid, count, since: self.said.append(f"opened {uid} of {count}"),
             leaving=(tell("leaving"),),
             left=(tell("left"),),
+            vanishing=lambda gone: self.said.append(f"{gone.name} for {gone.cause or '?'}"),
             ending=(tell("ending"),),
             ended=(tell("ended"),),
             changed=tell("changed"),
+            logs_known=lambda known: self.said.append(f"logs beside {list(known)}"),
             loaded=lambda: self.said.append("loaded"),
         )
         self.records: dict[int, Queue] = {}
@@ -224,7 +226,7 @@ def test_a_member_that_is_taken_out_leaves_while_the_queue_goes_on() -> None:
 def test_a_deleted_queue_ends_for_everybody() -> None:
     member = Member()
     member.change(record("n0", "n1"))
-    assert member.change(None) == ["ending 7", "close 7", "forget 7", "ended 7"]
+    assert member.change(None) == ["q for admin", "ending 7", "close 7", "forget 7", "ended 7"]
     assert UID not in member.records
 
 
@@ -232,7 +234,10 @@ def test_a_queue_of_the_same_name_is_another_one() -> None:
     """Deleted and declared anew before this member looked: the old group ends."""
     member = Member()
     member.change(record("n0", "n1"))
-    assert "ended 6" in member.change(record("n0", "n1"), uid=6)
+    said = member.change(record("n0", "n1"), uid=6)
+    # Not for what made the other one.
+    assert said[0] == "q for ?"
+    assert "ended 6" in said
 
 
 def test_a_queue_that_is_led_here_hears_of_its_changes() -> None:
@@ -250,7 +255,10 @@ def test_what_the_catalog_does_not_know_after_a_start_ends_and_its_log_goes() ->
     member.said.clear()
     member.catalog.records = {}
     member.queues.load()
-    assert member.said == ["ending 7", "close 7", "forget 7", "ended 7", "forget logs", "loaded"]
+    assert member.said == [
+        *("q for ?", "ending 7", "close 7", "forget 7", "ended 7"),
+        *("logs beside []", "forget logs", "loaded"),
+    ]
 
 
 def test_what_waits_for_queues_hears_when_all_are_open() -> None:

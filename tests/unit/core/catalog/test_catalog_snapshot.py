@@ -69,6 +69,10 @@ def test_whoever_follows_the_catalog_is_told_of_a_snapshot(catalog: CatalogDrive
     """What changed before it has no effects: the member was too far behind."""
     catalog.queue("q")
     seen: list[Queue | None] = []
-    behind = CatalogMachine(on_restored=lambda: seen.append(behind.state.queue(VHOST, "q")))
+
+    def look() -> None:
+        seen.append(behind.state.queue(VHOST, "q"))
+
+    behind = CatalogMachine(on_restored=look, on_restoring=look)
     behind.restore(catalog.machine.snapshot())
-    assert [queue is not None for queue in seen] == [True]
+    assert [queue is not None for queue in seen] == [False, True]

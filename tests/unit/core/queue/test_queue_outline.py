@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_outline import (
     FIGURES,
     NUMBER_MAX,
@@ -42,6 +43,16 @@ def test_an_outline_has_the_figures_of_the_overview() -> None:
     assert found["memory_bytes"] == q.machine.memory_bytes()
     assert found["head_ms"] == overview["head_enqueued_ms"]
     assert single_of(q.machine.outline()) is None
+
+
+def test_what_is_delayed_is_in_the_queue() -> None:
+    q = QueueDriver(
+        queue_type="quorum", delayed_retry="all", delayed_retry_min_ms=9, delayed_retry_max_ms=9
+    )
+    q.consume(prefetch=1)
+    q.publish(b"one", b"two")
+    q.requeue((0, 1), cause=ReturnCause.REJECT)
+    assert (numbers(q)["delayed"], messages_of(q.machine.outline())) == (1, 2)
 
 
 def test_what_there_is_not_is_unknown() -> None:

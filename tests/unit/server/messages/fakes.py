@@ -10,7 +10,7 @@ from brokerd.cluster.groups.host_events import GroupStatus, Progress
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
-from brokerd.core.queue import effects, queue_outline
+from brokerd.core.queue import effects
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
@@ -67,9 +67,6 @@ class Queues:
 
     def leads(self, uid: int) -> bool:
         return True
-
-    def messages_of(self, uid: int) -> int:
-        return queue_outline.messages_of(self.driver.machine.outline())
 
     def contents(self, uid: int, run: Run) -> list[Content]:
         return [CONTENT] * run.length

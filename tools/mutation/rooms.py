@@ -94,9 +94,9 @@ ROOMS = (
     Room(
         "server",
         "brokerd/server",
-        ("brokerd/server/messages/channel_close.py", "brokerd/server/members/repair.py"),
+        ("brokerd/server/queues/stream.py", "brokerd/server/members/repair.py"),
         (
-            "tests/unit/server/messages/test_channel_close.py",
+            "tests/unit/server/queues/test_stream.py",
             "tests/unit/server/members/test_repair.py",
             "tests/unit/server/members/test_replica_changes.py",
         ),

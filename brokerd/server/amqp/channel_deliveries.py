@@ -19,7 +19,7 @@ from brokerd.amqp.deliver import DeliverEncoder
 from brokerd.amqp.values import Long
 from brokerd.core import unacked
 from brokerd.core.message import Range
-from brokerd.core.queue import effects, queue_commands, settling_gets
+from brokerd.core.queue import effects
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import count_of
 from brokerd.server.amqp import consumer_timeout
@@ -27,8 +27,9 @@ from brokerd.server.amqp.backlog import Backlog
 from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
-from brokerd.server.messages.channel_close import ChannelClose
-from brokerd.server.messages.delivery import Got, LocalConsumer, Part
+from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.server.queues.gets import Got
+from brokerd.server.queues.stream import GET_SETTLES_MAX, ChannelStream, Holder, Settle
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ _CONSUME = (60, 20)
 
 #: Who holds deliveries: the queue's group and the consumer (the pseudo consumer of basic.get has
 #: one id for all queues).
-Holder = tuple[int, ConsumerId]
 
 
 class ChannelDeliveries:
@@ -84,7 +84,7 @@ class ChannelDeliveries:
         self.connection = connection
         self.channel = channel
         self.uid = services.identity.next_uid()
-        self.channel_close = ChannelClose(services.identity.batches.settlements)
+        self.stream = ChannelStream(services.identity.batches, self.uid)
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.consumers: dict[str, LocalConsumer] = {}
         self.prefetch = 0
@@ -268,7 +268,7 @@ class ChannelDeliveries:
         for holder, ranges in pending.items():
             queue = self.services.queues.queue_of(holder[0])
             is_lazy = queue is not None and queue.type == "classic"
-            self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=is_lazy)
+            self._settle(holder, ranges, Settle.ACCEPT, may_be_lost=is_lazy)
 
     def writable(self, is_writable: bool) -> None:
         """The socket takes data again: what waited goes out, in order."""
@@ -302,8 +302,7 @@ class ChannelDeliveries:
         self._drain()
 
     def _give_back(self, consumer: LocalConsumer, ranges: list[Range]) -> None:
-        cause = queue_commands.ReturnCause.UNWRITTEN
-        self._settle(queue_commands.Kind.RETURN, (consumer.uid, consumer.id), ranges, cause)
+        self._settle((consumer.uid, consumer.id), ranges, Settle.UNWRITTEN)
 
     def unwritten_returns(self, consumer: LocalConsumer) -> None:
         """The consumer is cancelled: what the client has not been sent goes back (R-CS-3)."""
@@ -356,11 +355,10 @@ class ChannelDeliveries:
         if self.tx is not None:
             written += self.tx.numbers_of(holder)
         self.unacked.silence(holder)
-        self.channel_close.send(consumer.uid, queue_commands.encode_cancel(consumer.id))
+        self.stream.cancel(holder)
         self.unwritten_returns(consumer)
         if written:
-            cause = queue_commands.ReturnCause.NACK
-            self._settle(queue_commands.Kind.RETURN, holder, sorted(written), cause)
+            self._settle(holder, sorted(written), Settle.NACK)
         self.send(methods.BasicCancel(consumer.id.tag, True))
 
     @contextlib.contextmanager
@@ -443,13 +441,13 @@ class ChannelDeliveries:
     def _acks(self, acks: list[tuple[int, bool]]) -> None:
         if self.tx is not None:
             for tag, multiple in acks:
-                self.settle_tag(queue_commands.Kind.SETTLE, tag, multiple)
+                self.settle_tag(Settle.ACCEPT, tag, multiple)
             return
         settled, error = self.unacked.acks(acks)
         for holder in [holder for holder in settled if not holder[1].tag]:
             self._settle_got(holder, settled.pop(holder))
         if settled:
-            self._settle_all(queue_commands.Kind.SETTLE, settled)
+            self._settle_all(settled, Settle.ACCEPT)
         if error is not None:
             raise errors.PreconditionFailed(str(error))
 
@@ -487,7 +485,7 @@ class ChannelDeliveries:
         if not self._got_acks:
             return []
         ranges: list[Range] = []
-        if len(self._got_acks.get(holder, ranges)) <= settling_gets.SETTLED_MAX:
+        if len(self._got_acks.get(holder, ranges)) <= GET_SETTLES_MAX:
             ranges = self._got_acks.pop(holder, ranges)
         self.send_got_acks()
         queue = self.services.queues.queue_of(holder[0]) if ranges else None
@@ -497,7 +495,7 @@ class ChannelDeliveries:
 
     def settle_again(self, holder: Holder, ranges: list[Range]) -> None:
         """The get that took these acks along may not have arrived."""
-        self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=True)
+        self._settle(holder, ranges, Settle.ACCEPT, may_be_lost=True)
 
     def send_got_acks(self) -> None:
         """Send what was kept, before anything that may depend on it."""
@@ -507,38 +505,33 @@ class ChannelDeliveries:
         for holder, ranges in kept.items():
             self._acknowledge(holder, ranges)
 
-    def settle_tag(
-        self, kind: queue_commands.Kind, tag: int, multiple: bool, cause: int = 0
-    ) -> None:
+    def settle_tag(self, how: Settle, tag: int, multiple: bool) -> None:
         """One ack, nack or reject (R-ACK-2..6); in a transaction it waits for commit (R-TX-5)."""
         try:
             taken = self.unacked.take(tag, multiple)
         except unacked.UnknownDeliveryTag as error:
             raise errors.PreconditionFailed(str(error)) from error
         if self.tx is not None:
-            self.tx.settle(kind, cause, taken)
+            self.tx.settle(how, taken)
             return
-        self._settle_all(kind, self.unacked.ranges_of(taken), cause)
+        self._settle_all(self.unacked.ranges_of(taken), how)
 
     def commit_settlements(self) -> None:
         """Do what the transaction's acks, nacks and rejects ask for (R-TX-7)."""
         assert self.tx is not None
-        for kind, cause, taken in self.tx.take_settlements():
-            self._settle_all(kind, self.unacked.ranges_of(taken), cause)
+        for how, taken in self.tx.take_settlements():
+            self._settle_all(self.unacked.ranges_of(taken), how)
 
     def recover(self) -> None:
         """basic.recover(requeue=true): everything returns (R-ACK-7)."""
-        cause = queue_commands.ReturnCause.RECOVER
-        self._settle_all(queue_commands.Kind.RETURN, self.unacked.take_all(), cause)
+        self._settle_all(self.unacked.take_all(), Settle.RECOVER)
 
-    def _settle_all(
-        self, kind: queue_commands.Kind, by_holder: dict[Holder, list[Range]], cause: int = 0
-    ) -> None:
+    def _settle_all(self, by_holder: dict[Holder, list[Range]], how: Settle) -> None:
         for holder, ranges in by_holder.items():
-            if kind is queue_commands.Kind.SETTLE:
+            if how is Settle.ACCEPT:
                 self._acknowledge(holder, ranges)
             else:
-                self._settle(kind, holder, ranges, cause)
+                self._settle(holder, ranges, how)
         if self.shared is not None:
             # R-QOS-5: every settlement makes room for others.
             self._drain()
@@ -552,26 +545,21 @@ class ChannelDeliveries:
             is_lazy = is_lazy or queue.type == "classic"
         # What a transaction settles goes with its publishes, which the disk holds.
         is_lazy = is_lazy and self.tx is None
-        self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=is_lazy)
+        self._settle(holder, ranges, Settle.ACCEPT, may_be_lost=is_lazy)
 
     def _settle(
-        self,
-        kind: queue_commands.Kind,
-        holder: Holder,
-        ranges: list[Range],
-        cause: int = 0,
-        *,
-        is_lazy: bool = False,
+        self, holder: Holder, ranges: list[Range], how: Settle, *, may_be_lost: bool = False
     ) -> None:
-        uid, consumer_id = holder
-        command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
-        if kind is queue_commands.Kind.SETTLE and self.tx is None:
-            self.channel_close.settle(uid, command, is_lazy=is_lazy)
-        elif kind is queue_commands.Kind.DISCARD:
+        done = None
+        if how in (Settle.DISCARD, Settle.DISCARD_REJECTED):
             self.discards += 1
-            self.channel_close.send(uid, command, done=self._discarded)
-        else:
-            self.channel_close.send(uid, command, is_lazy=is_lazy)
+            done = self._discarded
+        self.stream.settle(
+            *(holder, ranges, how),
+            may_be_lost=may_be_lost,
+            is_joined=self.tx is None,
+            done=done,
+        )
 
     def give_up_discards(self) -> None:
         """Wait no more for the rejections that have no answer yet."""

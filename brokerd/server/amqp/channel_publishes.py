@@ -57,7 +57,7 @@ class ChannelPublishes(ChannelDeliveries):
             self.uid,
             self.answered,
             self._in_flight,
-            channel_close=self.channel_close,
+            stream=self.stream,
             credit=Credit(connection.gate, services.on_way),
         )
         self.pipeline = Pipeline(

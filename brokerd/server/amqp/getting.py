@@ -11,38 +11,16 @@ from typing import TYPE_CHECKING
 from brokerd.amqp import errors, methods
 from brokerd.cluster.errors import GroupUnavailable
 from brokerd.cluster.groups.asked import Asked, ReplyStatus
-from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
-from brokerd.core.queue import queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.server.amqp import session_consumers
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
-from brokerd.server.messages.delivery import Got
+from brokerd.server.queues.gets import message_of
 
 if TYPE_CHECKING:
-    from brokerd.server.amqp.ports import Readable
-
-
-def message_of(queues: Readable, uid: int, reply: bytes) -> Got | Refused | None:
-    """Return what a queue has answered to a get, None when it had nothing (R-CS-8)."""
-    head, _, payload = reply.partition(b"\n")
-    taken = queue_commands.decode_get_reply(head)
-    if taken is None:
-        fields = queue_commands.decode_reply(head)
-        if "refused" in fields:
-            return Refused(fields["refused"], fields["text"])
-        return None
-    run, ready = taken
-    if payload:
-        content = delivery_codec.decode(payload)[1][0][1][0]
-    else:
-        found = queues.contents_if_here(uid, run)
-        if found is None:
-            return None
-        content = found[0]
-    return Got(run, content, ready)
+    pass
 
 
 class Getting:
@@ -54,7 +32,6 @@ class Getting:
     __slots__ = (
         "_access",
         "_asked",
-        "_command",
         "_no_ack",
         "_queue",
         "_revision",
@@ -75,7 +52,6 @@ class Getting:
         holder = ConsumerId(identity.node, identity.incarnation, session.uid, "")
         #: Who holds at the queue what it hands out.
         self.holder = (queue.uid, holder)
-        self._command = queue_commands.encode_get(holder, no_ack)
         self._timeout_s = services.config.limits.operation_timeout_ms / 1000
         self._asked: Asked | None = None
         #: What the get under way settles besides.
@@ -93,16 +69,8 @@ class Getting:
     def ask(self, settled: list[Range]) -> None:
         """Send one get to the queue, which settles first what was got from it before."""
         self._settled = settled
-        command = self._command
-        if settled:
-            command = settling_gets.encode(command, settled)
-        self._asked = self._session.services.queues.groups.ask(
-            self._queue.uid,
-            command,
-            self._timeout_s,
-            self._answered,
-            once=True,
-            is_lazy=True,
+        self._asked = self._session.stream.get(
+            self.holder, self._no_ack, settled, self._timeout_s, self._answered
         )
 
     def withdraw(self) -> None:
@@ -140,7 +108,7 @@ class Getting:
             raise errors.InternalError(str(GroupUnavailable(queue.uid, self._timeout_s)))
         got = None
         if status is ReplyStatus.OK:
-            got = message_of(services.queues, queue.uid, reply)
+            got = message_of(services.queues.contents_if_here, queue.uid, reply)
         if got is None:
             session.totals.of(queue.type).get_empty += 1
             session.send(methods.BasicGetEmpty())

@@ -15,13 +15,13 @@ from brokerd.core import confirms
 from brokerd.core.catalog import arguments, catalog_commands, declare, refusals
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
-from brokerd.core.queue import queue_commands
 from brokerd.core.queue.queue_replies import Counts
 from brokerd.server.amqp import session_consumers, session_transactions
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.catalog import audit, topology
 from brokerd.server.catalog.catalog_writer import QueueStuck
 from brokerd.server.messages import message_checks, reply_to
+from brokerd.server.queues.stream import Settle
 
 log = logging.getLogger(__name__)
 
@@ -381,19 +381,13 @@ async def _purged(session: ChannelPublishes, queue: Queue, nowait: bool) -> None
 
 
 def _basic_nack(session: ChannelPublishes, method: methods.BasicNack) -> None:
-    if method.requeue:
-        cause = queue_commands.ReturnCause.NACK
-        session.settle_tag(queue_commands.Kind.RETURN, method.delivery_tag, method.multiple, cause)
-    else:
-        session.settle_tag(queue_commands.Kind.DISCARD, method.delivery_tag, method.multiple)
+    how = Settle.NACK if method.requeue else Settle.DISCARD
+    session.settle_tag(how, method.delivery_tag, method.multiple)
 
 
 def _basic_reject(session: ChannelPublishes, method: methods.BasicReject) -> None:
-    cause = queue_commands.ReturnCause.REJECT
-    if method.requeue:
-        session.settle_tag(queue_commands.Kind.RETURN, method.delivery_tag, False, cause)
-    else:
-        session.settle_tag(queue_commands.Kind.DISCARD, method.delivery_tag, False, cause)
+    how = Settle.REJECT if method.requeue else Settle.DISCARD_REJECTED
+    session.settle_tag(how, method.delivery_tag, False)
 
 
 def _basic_recover(session: ChannelPublishes, method: methods.BasicRecover) -> None:

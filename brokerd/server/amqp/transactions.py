@@ -14,14 +14,12 @@ from brokerd.amqp import errors
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import queue_commands
-from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.unacked import Outstanding
 from brokerd.server.messages.pipeline import Target
+from brokerd.server.queues.stream import Holder, Settle
 
-Holder = tuple[int, ConsumerId]
-#: (kind, cause, deliveries): one or several acks, nacks or rejects of the same sort.
-Settlement = tuple[queue_commands.Kind, int, list[Outstanding[Holder]]]
+#: One or several acks, nacks or rejects of the same sort, and their deliveries.
+Settlement = tuple[Settle, list[Outstanding[Holder]]]
 
 #: What one waiting message costs besides its bytes, about.
 MESSAGE_OVERHEAD_BYTES = 256
@@ -77,16 +75,14 @@ class Transaction:
             )
         self._publishes.append(publish)
 
-    def settle(
-        self, kind: queue_commands.Kind, cause: int, taken: list[Outstanding[Holder]]
-    ) -> None:
+    def settle(self, how: Settle, taken: list[Outstanding[Holder]]) -> None:
         """Keep a settlement; its deliveries are outstanding for nobody else meanwhile."""
         self.settlement_count += sum(piece.end - piece.first for piece in taken)
         last = self._settlements[-1] if self._settlements else None
-        if last is not None and last[:2] == (kind, cause):
-            last[2].extend(taken)
+        if last is not None and last[0] is how:
+            last[1].extend(taken)
         else:
-            self._settlements.append((kind, cause, list(taken)))
+            self._settlements.append((how, list(taken)))
 
     @property
     def publish_count(self) -> int:
@@ -115,12 +111,12 @@ class Transaction:
 
     def settled(self) -> list[Outstanding[Holder]]:
         """Return all deliveries that are settled here, and not at their queues."""
-        return [piece for _, _, taken in self._settlements for piece in taken]
+        return [piece for _, taken in self._settlements for piece in taken]
 
     def roll_back(self, unacked: Waiting) -> None:
         """Forget all; settled deliveries are outstanding again with the same tags (R-TX-4)."""
         self.take_publishes()
-        for _, _, taken in self.take_settlements():
+        for _, taken in self.take_settlements():
             unacked.put_back(taken)
 
     def answered(self, first: int, count: int, accepted: int) -> None:

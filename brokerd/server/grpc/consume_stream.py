@@ -22,7 +22,6 @@ from brokerd.core import unacked
 from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import queue_commands
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
 from brokerd.core.queue.queue_commands import Checkout
@@ -32,8 +31,8 @@ from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller, first_of
 from brokerd.server.messages import message_checks
-from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.server.queues.stream import ChannelStream, Settle
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -48,15 +47,9 @@ RESPONSE_BYTES_MAX = 1024 * 1024
 RESPONSE_MESSAGES_MAX = 1024
 
 _SETTLE = {
-    messages_pb2.Settlement.ACCEPT: (queue_commands.Kind.SETTLE, 0),
-    messages_pb2.Settlement.REJECT: (
-        queue_commands.Kind.DISCARD,
-        queue_commands.ReturnCause.REJECT,
-    ),
-    messages_pb2.Settlement.REQUEUE: (
-        queue_commands.Kind.RETURN,
-        queue_commands.ReturnCause.NACK,
-    ),
+    messages_pb2.Settlement.ACCEPT: Settle.ACCEPT,
+    messages_pb2.Settlement.REJECT: Settle.DISCARD_REJECTED,
+    messages_pb2.Settlement.REQUEUE: Settle.NACK,
 }
 
 
@@ -83,7 +76,7 @@ class ConsumeStream:
         self._totals = self._counters.totals[client_totals.GRPC]
         self._caller = caller
         self._context = context
-        self._channel_close = ChannelClose(services.identity.batches.settlements)
+        self._stream: ChannelStream | None = None
         self._consumer: LocalConsumer | None = None
         self._auto = False
         self._credit = 0
@@ -120,13 +113,11 @@ class ConsumeStream:
 
     def _end(self) -> None:
         """The consumer goes; what it holds returns to the queue (R-CH-5)."""
-        if self._consumer is None:
+        if self._consumer is None or self._stream is None:
             return
-        self._services.deliveries.remove(self._consumer.id)
-        uid, (node, incarnation, channel, tag) = self._consumer.uid, self._consumer.id
-        written = {tag: self._written()}
-        command = queue_commands.encode_channel_down(node, incarnation, channel, written)
-        self._channel_close.ended({uid: command})
+        uid, consumer_id = self._consumer.uid, self._consumer.id
+        self._services.deliveries.remove(consumer_id)
+        self._stream.ended({uid: {consumer_id.tag: self._written()}})
 
     def _written(self) -> list[Range]:
         """Return the numbers that the client was sent and has not settled."""
@@ -199,6 +190,7 @@ class ConsumeStream:
             has_counts=queue.type == "quorum",
         )
         self._consumer = consumer
+        self._stream = ChannelStream(self._services.identity.batches, uid)
         caller.reads = queue.name
         # Registered first: deliveries may come before the checkout is answered.
         self._services.deliveries.add(consumer)
@@ -251,28 +243,26 @@ class ConsumeStream:
 
     def _settle(self, request: messages_pb2.Settlement) -> None:
         assert self._consumer is not None
-        known = _SETTLE.get(request.outcome)
-        if known is None:
+        assert self._stream is not None
+        how = _SETTLE.get(request.outcome)
+        if how is None:
             raise rpc_errors.CallRefused(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown outcome {request.outcome}"
             )
-        kind, cause = known
         settled, unknown = self._unacked.acks(
             (tag, request.multiple) for tag in request.delivery_tags
         )
         is_quorum = self._consumer.has_counts
         totals = self._totals.quorum if is_quorum else self._totals.classic
-        uid, is_settle = self._consumer.uid, kind is queue_commands.Kind.SETTLE
         for consumer_id, ranges in settled.items():
             for low, high in ranges:
                 self._held.remove(low, high)
-                if is_settle:
+                if how is Settle.ACCEPT:
                     totals.acknowledged += high - low
-            command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
-            if is_settle:
-                self._channel_close.settle(uid, command, is_lazy=not is_quorum)
-            else:
-                self._channel_close.send(uid, command)
+            # A classic queue may forget an acknowledgement in a crash (ADR 23).
+            may_be_lost = how is Settle.ACCEPT and not is_quorum
+            holder = (self._consumer.uid, consumer_id)
+            self._stream.settle(holder, ranges, how, may_be_lost=may_be_lost)
         if unknown is not None:
             raise rpc_errors.CallRefused(grpc.StatusCode.FAILED_PRECONDITION, str(unknown))
 
@@ -378,15 +368,12 @@ class ConsumeStream:
             return
         sent, self._sending = self._sending, []
         assert self._consumer is not None
+        assert self._stream is not None
         ranges = normalize(sent)
         for low, high in ranges:
             self._held.remove(low, high)
-        command = queue_commands.encode_ranges(
-            queue_commands.Kind.SETTLE, self._consumer.id, ranges
-        )
-        # A classic queue may forget it in a crash (ADR 23).
-        is_lazy = not self._consumer.has_counts
-        self._channel_close.settle(self._consumer.uid, command, is_lazy=is_lazy)
+        holder, may_be_lost = (self._consumer.uid, self._consumer.id), not self._consumer.has_counts
+        self._stream.settle(holder, ranges, Settle.ACCEPT, may_be_lost=may_be_lost)
 
 
 def _random_tag() -> str:

@@ -95,15 +95,6 @@ class LocalConsumer:
 Resume = Callable[[int, ConsumerId, list[Range], Callable[[bool], None]], None]
 
 
-@dataclass(slots=True)
-class Got:
-    """What basic.get brought."""
-
-    run: Run
-    content: Content
-    ready_count: int
-
-
 class DeliveryHub:
     """All consumers of this node, by id and by the queue's group."""
 

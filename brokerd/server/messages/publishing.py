@@ -17,17 +17,16 @@ from typing import Protocol
 
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
-from brokerd.core.queue import queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_commands import Written
 from brokerd.server.messages import ports
-from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.turn_batches import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     Batch,
     TurnBatches,
 )
+from brokerd.server.queues.stream import ChannelStream
 
 log = logging.getLogger(__name__)
 
@@ -115,19 +114,19 @@ class Publisher:
         outcome: Outcome,
         in_flight: Callable[[int], None] | None = None,
         deduplicate: bool = True,
-        channel_close: ChannelClose | None = None,
+        stream: ChannelStream | None = None,
         credit: Credit | None = None,
         gone_takes: bool = True,
     ) -> None:
         """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative).
 
         gone_takes: whether a queue that was deleted counts as having taken over (R-PC-7).
-        channel_close: of a channel that sends its queues other things as well.
+        stream: of a channel that sends its queues other things as well.
         credit: None for the member's own messages, which are never held back (R-ALM-9).
         """
         self._turn = turn
         self._groups = turn.groups
-        self._channel_close = channel_close or ChannelClose(turn.settlements)
+        self._stream = stream or ChannelStream(turn, channel)
         self._channel = channel
         self._outcome = outcome
         self._in_flight = in_flight
@@ -227,21 +226,16 @@ class Publisher:
 
     def leave(self, others: Mapping[int, Written] | None = None) -> None:
         """Tell the queues that know this publisher, and `others`, that its channel has ended, each
-        when it has answered all batches (channel_close.py).
+        when it has answered all batches (queues/stream.py).
 
         others: queues that the channel had something from, and what its client was sent of it;
         these are told at once.
         """
         self.close()
         had_more = others or {}
-        down = {uid: self._down(self._channel, written) for uid, written in had_more.items()}
-        self._channel_close.ended(down)
+        self._stream.ended(had_more)
         published = [uid for uid in self._sequences if uid not in had_more]
-        self._channel_close.published(published, self._forget)
-
-    def _down(self, channel: int, written: Written | None = None) -> bytes:
-        node, incarnation = self._turn.node, self._turn.incarnation
-        return queue_commands.encode_channel_down(node, incarnation, channel, written)
+        self._stream.published(published, self._forget)
 
     def _forget(self, uid: int) -> None:
         """A queue need not look for duplicates of this channel any more."""
@@ -260,7 +254,7 @@ class Publisher:
             self._sequences[uid] = first + count
         batch.channel, batch.first_sequence = self._channels.get(uid, self._channel), first
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
-        self._channel_close.sent(uid)
+        self._stream.sent(uid)
         turn = self._turn
         # Numbers are never used again after a gap: a queue would confirm as a duplicate what it
         # does not have.
@@ -328,7 +322,7 @@ class Publisher:
             self._on_way[uid] = on_way
         if (following := self._batches.pop(uid, None)) is not None:
             self._send(uid, following)
-        self._channel_close.answered(uid)
+        self._stream.answered(uid)
 
     def _lost_at(self, uid: int, batch: Batch) -> None:
         """A queue has forgotten what this channel published, with all that it held: its only disk
@@ -348,7 +342,7 @@ class Publisher:
         self._renamed += 1
         name = self._channels[uid] = self._channel + (self._renamed << RENAMED_SHIFT)
         self._sequences[uid] = 1
-        self._channel_close.add(uid, self._down(name))
+        self._stream.add_name(uid, name)
 
     def _outcomes(
         self,

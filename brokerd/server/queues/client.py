@@ -1,8 +1,7 @@
 """What a member tells a queue, wherever its leader is: the questions and answers of its machine.
 
 Callers name queues by uid and know nothing of commands, their bytes or the group behind a queue.
-What a channel sends in its own order (publishes, acknowledgements, gets) goes through
-messages/channel_close.py and messages/publishing.py.
+What a channel sends in its own order goes through stream.py and messages/publishing.py.
 """
 
 from __future__ import annotations

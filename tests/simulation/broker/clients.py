@@ -8,19 +8,18 @@ deliveries come in order (G3).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from brokerd.cluster.groups.group_client import Answer, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Checkout
 from brokerd.core.ranges import normalize
-from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import LocalConsumer, Part
 from brokerd.server.messages.publishing import Publisher
+from brokerd.server.queues.stream import ChannelStream, Settle
 
 if TYPE_CHECKING:
     from tests.simulation.broker.member import SimBroker, SimMember
@@ -174,7 +173,7 @@ class SimConsumer(_Client):
         self._newest = -1
         self._backlog = {}
         self._granted = self._received = 0
-        self._channel_close = ChannelClose(broker.batches.settlements)
+        self._stream = ChannelStream(broker.batches, self.id.channel)
         queue = self.world.queues[self.uid]
         local = LocalConsumer(
             self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
@@ -297,41 +296,30 @@ class SimConsumer(_Client):
         if world.is_chaotic and world.strikes(world.scenario.channel_ends):
             self._end()
             return
-        kind, cause = Kind.SETTLE, 0
+        how = Settle.ACCEPT
         if world.is_chaotic and world.strikes(0.3):
-            kind, cause = world.rng.choice(_REFUSALS)
-            if kind == Kind.DISCARD and not world.queues[self.uid].targets:
-                kind, cause = Kind.SETTLE, 0
+            how = world.rng.choice(_REFUSALS)
+            if how is Settle.DISCARD_REJECTED and not world.queues[self.uid].targets:
+                how = Settle.ACCEPT
         for number in mine:
             acquired_count = self._held.pop(number)
-            if kind == Kind.SETTLE:
+            if how is Settle.ACCEPT:
                 self._let_go[number] = acquired_count
         if self._has_credit and world.strikes(0.7):
             self._check_out(len(mine))
         ranges = _ranges(mine)
-        command = queue_commands.encode_ranges(kind, self.id, ranges, cause)
-        is_settle, consumer_id = kind == Kind.SETTLE, self.id
+        consumer_id = self.id
 
-        def answered(status: ReplyStatus, reply: bytes) -> None:
-            if is_settle and consumer_id == self.id:
+        def answered() -> None:
+            if how is Settle.ACCEPT and consumer_id == self.id:
                 ledger = world.oracle.ledgers[self.uid]
                 self._settled.update(n for n in mine if n in ledger.settled)
 
-        self._channel_close.sent(self.uid)
-        taken = partial(self._taken, self._channel_close, answered)
-        settlements = broker.batches.settlements
-        if is_settle:
-            # As acks of basic.get are.
-            settlements.add(self.uid, command, taken, is_lazy=mine[0] % 2 == 0)
-        else:
-            settlements.send(self.uid)
-            broker.groups.send(self.uid, command, taken, once=kind == Kind.RETURN)
-
-    def _taken(
-        self, channel_close: ChannelClose, answered: Answer, status: ReplyStatus, reply: bytes
-    ) -> None:
-        answered(status, reply)
-        channel_close.answered(self.uid)
+        # As acks of basic.get are.
+        may_be_lost = how is Settle.ACCEPT and mine[0] % 2 == 0
+        self._stream.settle(
+            (self.uid, self.id), ranges, how, may_be_lost=may_be_lost, done=answered
+        )
 
     def _end(self) -> None:
         """Close the channel: what it holds goes back."""
@@ -343,17 +331,15 @@ class SimConsumer(_Client):
             if self.world.strikes(0.5):
                 self._cancel()
         broker.deliveries.remove(self.id)
-        down = queue_commands.encode_channel_down(*self.id[:3], written)
-        self._channel_close.ended({self.uid: down})
+        self._stream.ended({self.uid: written})
         self._leave()
 
     def _cancel(self) -> None:
         """As basic.cancel: what was not written goes back before the channel ends."""
-        self._channel_close.send(self.uid, queue_commands.encode_cancel(self.id))
+        holder = (self.uid, self.id)
+        self._stream.cancel(holder)
         if self._backlog:
-            ranges, cause = _ranges(self._backlog), ReturnCause.UNWRITTEN
-            command = queue_commands.encode_ranges(Kind.RETURN, self.id, ranges, cause)
-            self._channel_close.send(self.uid, command)
+            self._stream.settle(holder, _ranges(self._backlog), Settle.UNWRITTEN)
 
     def _leave(self) -> None:
         self.home = self.broker = None
@@ -365,11 +351,7 @@ def _ranges(numbers: Iterable[int]) -> list[Range]:
     return normalize((number, number + 1) for number in numbers)
 
 
-_REFUSALS = (
-    (Kind.RETURN, ReturnCause.NACK),
-    (Kind.RETURN, ReturnCause.REJECT),
-    (Kind.DISCARD, ReturnCause.REJECT),
-)
+_REFUSALS = (Settle.NACK, Settle.REJECT, Settle.DISCARD_REJECTED)
 
 
 def _ignore(_status: ReplyStatus, _reply: bytes) -> None:

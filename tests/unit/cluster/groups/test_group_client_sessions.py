@@ -20,8 +20,8 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, Kind
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
-from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.publishing import Publisher
+from brokerd.server.queues.stream import ChannelStream, Settle
 from tests.unit.cluster.groups.test_group_client import ME, UID, A, B, C, ScriptedNetwork
 from tests.unit.core.queue_driver import QueueDriver, content
 from tests.unit.server.messages.fakes import batches
@@ -142,9 +142,9 @@ async def test_what_came_too_early_goes_again_behind_what_was_refused() -> None:
     assert len(bench.answers) == 2
 
 
-@pytest.mark.parametrize("kind", [Kind.SETTLE, Kind.DISCARD])
+@pytest.mark.parametrize("how", [Settle.ACCEPT, Settle.DISCARD])
 async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused(
-    kind: Kind,
+    how: Settle,
 ) -> None:
     """G4: behind it they would come too late, and their messages come again."""
     bench = Bench()
@@ -152,10 +152,10 @@ async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused
     bench.send(CHECKOUT)
     bench.arrive(0)
     assert bench.queue.machine.overview()["unacked"] == 2
-    channel_close = ChannelClose(batches(bench.client, "me", 3).settlements)
-    channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)]))
-    channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(1, 2)]))
-    channel_close.ended({UID: DOWN})
+    stream = ChannelStream(batches(bench.client, "me", 3), 1)
+    for ranges in ([(0, 1)], [(1, 2)]):
+        stream.settle((UID, CONSUMER), ranges, how, is_joined=False)
+    stream.ended({UID: None})
     # Overloaded for a moment: what comes behind it is taken.
     on_way = len(bench.network.sent)
     bench.refuse(1)
@@ -254,10 +254,9 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
     bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=3))
     outcomes: list[tuple[int, int, int]] = []
     others: list[tuple[int, int, int]] = []
-    channel_close = ChannelClose(batches(bench.client, "me", 3).settlements)
-    publisher = Publisher(
-        batches(bench.client, "me", 3), 1, outcomes.extend, channel_close=channel_close
-    )
+    turn = batches(bench.client, "me", 3)
+    stream = ChannelStream(turn, 1)
+    publisher = Publisher(turn, 1, outcomes.extend, stream=stream)
     other = Publisher(batches(bench.client, "me", 3), 2, others.extend)
     publisher.add([Target(UID)], [content(b"1")], 1)
     publisher.flush()

@@ -20,6 +20,7 @@ from brokerd.core.queue.queue_commands import Kind
 from brokerd.server.amqp.channel_deliveries import GOT_ACKS_MAX, ChannelDeliveries
 from brokerd.server.amqp.getting import Getting
 from brokerd.server.amqp.transactions import Transaction
+from brokerd.server.queues.stream import Settle
 from tests.unit.server.amqp import fakes
 
 GETTER = ConsumerId("n0", 1, 1, "")
@@ -180,8 +181,8 @@ async def test_acks_of_a_classic_queue_are_lazy_but_in_a_transaction() -> None:
 async def test_rejections_of_a_classic_queue_are_not_lazy() -> None:
     """ADR 23: they may dead-letter, which is not to happen twice."""
     channel, groups = channel_with((CLASSIC, CONSUMER), (CLASSIC, CONSUMER))
-    channel.settle_tag(Kind.DISCARD, 1, False)
-    channel.settle_tag(Kind.RETURN, 2, False)
+    channel.settle_tag(Settle.DISCARD, 1, False)
+    channel.settle_tag(Settle.NACK, 2, False)
     assert groups.lazy == [False, False]
 
 

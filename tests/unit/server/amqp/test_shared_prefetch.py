@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.unacked import Unacked
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
+from brokerd.server.queues.stream import Settle
 from tests.unit.server.amqp.test_transactions import ONE, held
 
 GETTER = (1, ConsumerId("n", 1, 5, ""))
@@ -34,7 +34,7 @@ def test_a_shared_prefetch_counts_what_is_unsettled_at_the_queue() -> None:
     unacked.ack(1, False)
     assert shared.room(channel) == 3
     channel.tx = tx
-    tx.settle(Kind.SETTLE, 0, unacked.take(2, False))
+    tx.settle(Settle.ACCEPT, unacked.take(2, False))
     assert shared.room(channel) == 3
     tx.take_settlements()
     assert shared.room(channel) == 4

@@ -10,9 +10,9 @@ import pytest
 from brokerd.amqp import errors
 from brokerd.core.message import Content
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.unacked import Unacked
 from brokerd.server.amqp.transactions import MESSAGE_OVERHEAD_BYTES, Publish, Transaction
+from brokerd.server.queues.stream import Settle
 
 ONE, TWO = (1, ConsumerId("n", 1, 5, "one")), (2, ConsumerId("n", 1, 5, "two"))
 
@@ -33,19 +33,17 @@ def held(*holders: Any) -> Unacked[Any]:
 def test_settlements_wait_in_order_and_neighbours_of_a_sort_are_joined() -> None:
     """R-TX-1, R-TX-5, R-QQ-10: a new leader is still told what the queue has not heard."""
     tx, unacked = Transaction(1000), held(ONE, TWO)
-    tx.settle(Kind.SETTLE, 0, unacked.take(1, False))
-    tx.settle(Kind.SETTLE, 0, unacked.take(4, True))
-    tx.settle(Kind.RETURN, ReturnCause.NACK, unacked.take(5, False))
+    tx.settle(Settle.ACCEPT, unacked.take(1, False))
+    tx.settle(Settle.ACCEPT, unacked.take(4, True))
+    tx.settle(Settle.NACK, unacked.take(5, False))
     assert tx.settlement_count == 5
     assert sorted(tx.numbers_of(ONE)) == [(11, 12), (12, 14)]
     assert sorted(tx.numbers_of(TWO)) == [(11, 12), (12, 13)]
     assert len(unacked) == 1
-    settlements = [
-        (kind, cause, unacked.ranges_of(taken)) for kind, cause, taken in tx.take_settlements()
-    ]
+    settlements = [(how, unacked.ranges_of(taken)) for how, taken in tx.take_settlements()]
     assert settlements == [
-        (Kind.SETTLE, 0, {ONE: [(11, 14)], TWO: [(11, 12)]}),
-        (Kind.RETURN, ReturnCause.NACK, {TWO: [(12, 13)]}),
+        (Settle.ACCEPT, {ONE: [(11, 14)], TWO: [(11, 12)]}),
+        (Settle.NACK, {TWO: [(12, 13)]}),
     ]
     assert (tx.settlement_count, tx.numbers_of(ONE), tx.take_settlements()) == (0, [], [])
 
@@ -54,8 +52,8 @@ def test_a_rollback_makes_the_same_tags_stand_for_the_same_messages() -> None:
     """R-TX-4."""
     tx, unacked = Transaction(1000), held(ONE)
     tx.publish(message(10))
-    tx.settle(Kind.SETTLE, 0, unacked.take(2, True))
-    tx.settle(Kind.DISCARD, ReturnCause.REJECT, unacked.take(3, False))
+    tx.settle(Settle.ACCEPT, unacked.take(2, True))
+    tx.settle(Settle.DISCARD_REJECTED, unacked.take(3, False))
     assert len(unacked) == 0
     tx.roll_back(unacked)
     unacked.check()

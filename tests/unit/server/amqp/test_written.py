@@ -12,6 +12,7 @@ from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.server.amqp.channel_deliveries import ChannelDeliveries
 from brokerd.server.amqp.transactions import Transaction
 from brokerd.server.messages.delivery import LocalConsumer
+from brokerd.server.queues.stream import Settle
 from tests.unit.server.amqp import fakes
 
 UID = 9
@@ -129,7 +130,7 @@ def test_what_was_acknowledged_in_an_open_transaction_was_written() -> None:
     rig.channel.tx = Transaction(1000)
     rig.deliver(0, 3)
     rig.connection.flush_now()
-    rig.channel.settle_tag(Kind.SETTLE, 2, True)
+    rig.channel.settle_tag(Settle.ACCEPT, 2, True)
     written = rig.channel.written()
     assert written is not None
     assert sorted(written[UID]["t"]) == [(0, 2), (2, 3)]

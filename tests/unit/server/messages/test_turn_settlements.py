@@ -14,10 +14,10 @@ from brokerd.core.queue import joined_settlements, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.server.messages import delivery, turn_settlements
-from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.publishing import Publisher
 from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.stream import ChannelStream, Settle
 from tests.unit.server.messages import fakes
 
 DOWN = queue_commands.encode_channel_down("n1", 7, 1)
@@ -149,24 +149,24 @@ def test_a_command_has_bounds(wide: int, count: int) -> None:
 
 def test_a_nack_goes_behind_what_was_acknowledged_before_it() -> None:
     rig = Rig()
-    channel = ChannelClose(rig.turn.settlements)
-    channel.settle(8, part(1, 0), is_lazy=False)
-    channel.settle(9, part(1, 0), is_lazy=False)
-    channel.send(8, part(1, 1, Kind.RETURN))
-    assert [parts for _, parts, _ in rig.groups.sent] == [
-        [part(1, 0)],
-        [part(1, 1, Kind.RETURN)],
+    channel, consumer = ChannelStream(rig.turn, 1), ConsumerId("n1", 7, 1, "t")
+    channel.settle((8, consumer), [(0, 1)], Settle.ACCEPT)
+    channel.settle((9, consumer), [(0, 1)], Settle.ACCEPT)
+    channel.settle((8, consumer), [(1, 2)], Settle.NACK)
+    assert [(uid, parts[0][1]) for uid, parts, _ in rig.groups.sent] == [
+        (8, Kind.SETTLE),
+        (8, Kind.RETURN),
     ]
 
 
 def test_the_end_of_a_channel_goes_behind_its_acknowledgements() -> None:
     """G4: before them it would bring their messages back."""
     rig = Rig()
-    channel = ChannelClose(rig.turn.settlements)
-    channel.settle(8, part(1, 0), is_lazy=False)
-    channel.ended({8: DOWN})
+    channel = ChannelStream(rig.turn, 1)
+    channel.settle((8, ConsumerId("n1", 7, 1, "t")), [(0, 1)], Settle.ACCEPT)
+    channel.ended({8: None})
     rig.end_turn()
-    assert [parts for _, parts, _ in rig.groups.sent] == [[part(1, 0)]]
+    assert [parts[0][1] for _, parts, _ in rig.groups.sent] == [Kind.SETTLE]
     rig.groups.answers[0](ReplyStatus.OK, b"")
     assert [parts for _, parts, _ in rig.groups.sent][1:] == [[DOWN]]
 

@@ -1,0 +1,170 @@
+"""What a channel tells its queues, in its order; its end once, when a queue owes no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.cluster.groups.group_client import ReplyStatus
+from brokerd.core.queue import queue_commands, settling_gets
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
+from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.stream import ChannelStream, Settle
+from tests.unit.server.messages.fakes import batches
+
+CONSUMER = ConsumerId("n", 1, 5, "t")
+HOLDER = (1, CONSUMER)
+DOWN = queue_commands.encode_channel_down("n", 1, 5)
+
+
+def ranges(kind: Kind, cause: int = 0) -> bytes:
+    return queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)], cause)
+
+
+class Groups:
+    """Keeps what was sent: queue, command, whether once; and its answers."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, bytes, bool]] = []
+        self.answers: list[Callable[[ReplyStatus, bytes], None]] = []
+
+    def send(
+        self,
+        uid: int,
+        command: bytes,
+        done: Callable[[ReplyStatus, bytes], None],
+        once: bool = False,
+        is_lazy: bool = False,
+    ) -> None:
+        self.sent.append((uid, command, once))
+        self.answers.append(done)
+
+    def ask(
+        self,
+        uid: int,
+        command: bytes,
+        timeout_s: float,
+        done: Callable[[ReplyStatus, bytes], None],
+        once: bool = False,
+        is_lazy: bool = False,
+    ) -> None:
+        self.sent.append((uid, command, once))
+
+    def told(self) -> list[int]:
+        return [uid for uid, command, _ in self.sent if command == DOWN]
+
+
+def stream() -> tuple[ChannelStream, Groups]:
+    groups = Groups()
+    return ChannelStream(batches(groups, "n", 1), 5), groups
+
+
+def test_queues_that_owe_nothing_are_told_at_once_and_each_once() -> None:
+    made, groups = stream()
+    made.ended({1: None, 2: None})
+    assert groups.sent == [(1, DOWN, True), (2, DOWN, True)]
+    # Nobody waits for the answers.
+    groups.answers[0](ReplyStatus.GONE, b"")
+    assert groups.told() == [1, 2]
+
+
+def test_a_queue_is_told_behind_the_last_answer_that_it_owes() -> None:
+    """G4, R-ACK: whatever the order of the answers."""
+    made, groups = stream()
+    made.settle(HOLDER, [(0, 1)], Settle.ACCEPT)
+    made.settle(HOLDER, [(0, 1)], Settle.NACK)
+    made.sent(2)
+    nack = ranges(Kind.RETURN, ReturnCause.NACK)
+    assert groups.sent == [(1, ranges(Kind.SETTLE), False), (1, nack, True)]
+    made.ended({1: None, 2: None, 3: None})
+    assert groups.told() == [3]
+    groups.answers[1](ReplyStatus.OK, b"")
+    made.answered(2)
+    assert groups.told() == [3, 2]
+    groups.answers[0](ReplyStatus.GONE, b"")
+    assert groups.told() == [3, 2, 1]
+
+
+def test_a_queue_that_knows_the_channel_by_another_name_is_told_both_ends() -> None:
+    made, groups = stream()
+    made.add_name(1, 6)
+    made.ended({2: None, 1: None})
+    other = queue_commands.encode_channel_down("n", 1, 6)
+    assert groups.sent == [(2, DOWN, True), (1, DOWN, True), (1, other, True)]
+
+
+def test_the_end_says_what_the_client_was_sent() -> None:
+    """ADR 69."""
+    made, groups = stream()
+    written = {"t": [(3, 5)]}
+    made.ended({1: written})
+    assert groups.sent == [(1, queue_commands.encode_channel_down("n", 1, 5, written), True)]
+
+
+def test_answers_before_the_end_and_of_queues_that_need_not_know_tell_nobody() -> None:
+    made, groups = stream()
+    made.settle(HOLDER, [(0, 1)], Settle.ACCEPT)
+    groups.answers[0](ReplyStatus.OK, b"")
+    made.settle((2, CONSUMER), [(0, 1)], Settle.ACCEPT)
+    made.ended({})
+    groups.answers[1](ReplyStatus.OK, b"")
+    assert groups.told() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "cause"),
+    [
+        (Settle.ACCEPT, Kind.SETTLE, 0),
+        (Settle.NACK, Kind.RETURN, ReturnCause.NACK),
+        (Settle.REJECT, Kind.RETURN, ReturnCause.REJECT),
+        (Settle.RECOVER, Kind.RETURN, ReturnCause.RECOVER),
+        (Settle.UNWRITTEN, Kind.RETURN, ReturnCause.UNWRITTEN),
+        (Settle.DISCARD, Kind.DISCARD, 0),
+        (Settle.DISCARD_REJECTED, Kind.DISCARD, ReturnCause.REJECT),
+    ],
+)
+def test_each_way_to_settle_is_a_command_with_its_cause(
+    how: Settle, kind: Kind, cause: int
+) -> None:
+    made, groups = stream()
+    heard: list[int] = []
+    made.settle(HOLDER, [(0, 1)], how, done=lambda: heard.append(1))
+    assert [command for _, command, _ in groups.sent] == [ranges(kind, cause)]
+    groups.answers[0](ReplyStatus.OK, b"")
+    assert heard == [1]
+
+
+def test_what_is_accepted_joins_the_turn_and_all_else_goes_behind_it() -> None:
+    """Within a channel and queue operations apply in the order of the calls."""
+    groups, due = Groups(), list[Callable[[], None]]()
+    made_of: Any = groups
+    turn = TurnBatches(made_of, "n", 1, due.append)
+    made = ChannelStream(turn, 5)
+    getter = (1, CONSUMER._replace(tag=""))
+    accept = ranges(Kind.SETTLE)
+    operations: list[tuple[Callable[[], object], int]] = [
+        (lambda: made.settle(HOLDER, [(1, 2)], Settle.NACK), Kind.RETURN),
+        (lambda: made.settle(HOLDER, [(1, 2)], Settle.ACCEPT, is_joined=False), Kind.SETTLE),
+        (lambda: made.cancel(HOLDER), Kind.CANCEL),
+        (lambda: made.get(getter, False, [], 1, lambda *_: None), Kind.GET),
+    ]
+    for operation, kind in operations:
+        groups.sent.clear()
+        made.settle(HOLDER, [(0, 1)], Settle.ACCEPT)
+        assert groups.sent == []
+        operation()
+        assert [command[:2] for _, command, _ in groups.sent] == [accept[:2], bytes((1, kind))]
+    groups.sent.clear()
+    made.settle(HOLDER, [(0, 1)], Settle.ACCEPT)
+    due.pop()()
+    assert [command for _, command, _ in groups.sent] == [accept]
+
+
+def test_a_get_takes_acknowledgements_along() -> None:
+    made, groups = stream()
+    made.get((1, CONSUMER), True, [(0, 2)], 1, lambda *_: None)
+    get = queue_commands.encode_get(CONSUMER, True)
+    assert groups.sent == [(1, settling_gets.encode(get, [(0, 2)]), True)]

@@ -239,7 +239,7 @@ BAD_INPUTS: dict[str, bytes] = {
         "e", QUORUM | {"x-stream-max-segment-size-bytes": 1000}
     ),
     "R-Q-5 members of a stream on classic": declare("e", {"x-initial-cluster-size": "x"}),
-    "R-Q-5 filter of a stream on classic": declare("d21", {"x-stream-filter-size-bytes": 20}),
+    "R-Q-5 filter of a stream on classic": declare("d23", {"x-stream-filter-size-bytes": 20}),
     "R-Q-5 master locator on classic": declare("d22", {"x-queue-master-locator": "min-masters"}),
     "R-Q-5 master locator on quorum": declare("e", QUORUM | {"x-queue-master-locator": "random"}),
     "R-TEST-8 ttl 0": declare("d14", {"x-message-ttl": 0}),

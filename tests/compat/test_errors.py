@@ -14,6 +14,7 @@ import pytest
 
 from brokerd.amqp import methods as M
 from brokerd.amqp import spec
+from brokerd.amqp.channel import decode_method, method_class
 from tests.compat import bad_inputs
 from tests.compat.bad_inputs import BAD_INPUTS, VHOST
 from tests.compat.servers import Closed, Differs, Server, closed_by, expect, expected
@@ -59,6 +60,22 @@ ANSWERS = answers()
 
 def test_every_input_has_its_answer() -> None:
     assert list(ANSWERS) == list(BAD_INPUTS)
+
+
+def test_no_input_meets_what_another_one_has_declared() -> None:
+    """They come in any order."""
+    made: list[str] = []
+    for name, sent in BAD_INPUTS.items():
+        answer = ANSWERS[name]
+        outcomes = (answer.rabbitmq, answer.brokerd) if isinstance(answer, Differs) else (answer,)
+        size = int.from_bytes(sent[3:7], "big")
+        payload = sent[7 : 7 + size]
+        if ACCEPTED in outcomes and payload[:4] == bytes((0, 50, 0, 10)):
+            method = decode_method(method_class(payload), payload)
+            assert isinstance(method, M.QueueDeclare)
+            made.append(method.queue)
+    assert len(made) > 10
+    assert sorted(made) == sorted(set(made))
 
 
 @pytest.fixture(scope="session")

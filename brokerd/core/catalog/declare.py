@@ -179,7 +179,7 @@ def queue_type_of(
     return default if is_plain else "classic"
 
 
-def _without_empty_type(profile: Profile, values: Json) -> Json:
+def without_empty_type(profile: Profile, values: Json) -> Json:
     """R-Q-1: RabbitMQ 4.3.6 takes an empty type for none."""
     if not profile.queues_idle_values or values.get("x-queue-type") != "":
         return values
@@ -209,7 +209,7 @@ def declare_queue(
     name = _stripped(name)
     if passive:
         return _passive_queue(view, profile, access, name, connection)
-    values = _without_empty_type(profile, queue_arguments or {})
+    values = without_empty_type(profile, queue_arguments or {})
     is_plain = durable and not exclusive and not auto_delete
     queue_type = queue_type_of(view, vhost, values, is_plain, node_default_type)
     if name == "":
@@ -320,9 +320,7 @@ def _new_queue(
     if arguments.MASTER_LOCATOR in spec["arguments"] and profile.queues_master_locator == "deny":
         text = f"{resource}: {arguments.MASTER_LOCATOR} (queue_master_locator) is not permitted"
         return Refused(refusals.INTERNAL_ERROR, text, True)
-    idle = _without_effect(profile, spec["type"], spec["arguments"])
-    if idle:
-        create.warnings.append(f"{resource} has arguments without effect: {', '.join(idle)}")
+    create.warnings += without_effect(profile, vhost, name, spec)
     if not spec["durable"] and owner is None:
         # R-Q-8, O-1
         text = f"{resource}: transient non-exclusive queues (transient_nonexcl_queues) are"
@@ -333,18 +331,24 @@ def _new_queue(
     return create
 
 
-def _without_effect(profile: Profile, queue_type: str, values: Json) -> list[str]:
-    """Return the arguments that are taken and do nothing, each with its reason (R-Q-5, R-Q-6)."""
+def without_effect(profile: Profile, vhost: str, name: str, spec: Json) -> list[str]:
+    """Return in a line which arguments of a new queue are taken and do nothing, each with its
+    reason (R-Q-5, R-Q-6); nothing if there are none.
+    """
+    values = spec["arguments"]
     idle = [
         f"{argument} (its value is {arguments.shown(values[argument])!r:.100})"
-        for argument in arguments.idle_values(queue_type, values)
+        for argument in arguments.idle_values(spec["type"], values)
     ]
     if profile.queues_stream_arguments == "warn":
         of_streams = arguments.STREAM_ARGUMENTS["3.13"]
         idle += [f"{argument} (of streams)" for argument in of_streams if argument in values]
     if arguments.MASTER_LOCATOR in values and profile.queues_master_locator == "warn":
         idle.append(f"{arguments.MASTER_LOCATOR} (use x-queue-leader-locator)")
-    return idle
+    if not idle:
+        return []
+    resource = names.resource("queue", vhost, name)
+    return [f"{resource} has arguments without effect: {', '.join(idle)}"]
 
 
 def bind(

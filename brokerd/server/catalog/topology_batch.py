@@ -15,13 +15,14 @@ For admin_service.py, which has authenticated the caller.  AMQP's declares go th
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from brokerd.cluster.groups import placement
-from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, names
+from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, declare, names
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.rpc.v1 import admin_pb2
@@ -30,6 +31,8 @@ from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.catalog_writer import Unavailable
 
 Operation, Result = admin_pb2.Operation, admin_pb2.OperationResult
+
+log = logging.getLogger(__name__)
 
 #: Specs of one proposal, and of the objects that its reply shows: a member does nothing else
 #: while it applies them.  One operation always goes.
@@ -197,6 +200,9 @@ class _Request:
         elif operation.kind == "parameter":
             await self._check_parameter(operation, spec)
         elif operation.kind == "queue":
+            if isinstance(spec.get("arguments"), dict):
+                values = declare.without_empty_type(self._room.profile, spec["arguments"])
+                spec = spec | {"arguments": values}
             present = self._room.view.queue(operation.vhost, operation.name)
             if present is None:
                 spec, members = self._new_queue(operation, spec)
@@ -318,6 +324,11 @@ class _Request:
             is_done = each["code"] == catalog_commands.OK and not step.operation.dry_run
             if is_done and step.command.get("uid"):
                 made.append((step, each["object"]["uid"]))
+                command = step.command
+                for line in declare.without_effect(
+                    room.profile, command["vhost"], command["name"], command["spec"]
+                ):
+                    log.warning("%s", line)
         async with asyncio.TaskGroup() as tasks:
             for step, uid in made:
                 tasks.create_task(self._wait_for_leader(step, uid))

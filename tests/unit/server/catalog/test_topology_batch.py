@@ -432,6 +432,36 @@ async def test_the_type_of_a_queue_stands_in_its_arguments_or_not(
     assert codes(await member.apply(broken)) == ["REFUSED"]
 
 
+async def test_arguments_without_effect_are_told_when_the_queue_is_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R-Q-6: an import and a resource as a declare, once."""
+    member = Member()
+    idle = {
+        "type": "quorum",
+        "arguments": {"x-queue-master-locator": "min-masters", "x-max-age": "1h"},
+    }
+    refused = {"type": "quorum", "durable": False, "arguments": {"x-max-age": "1h"}}
+    for code in ("OK", "UNCHANGED"):
+        results = await member.apply(put("queue", "idle", idle), put("queue", "refused", refused))
+        assert codes(results) == [code, "REFUSED"]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "queue 'idle' in vhost '/' has arguments without effect: "
+        "x-max-age (of streams), x-queue-master-locator (use x-queue-leader-locator)"
+    ]
+
+
+async def test_an_empty_type_is_none_in_an_import_too() -> None:
+    """R-Q-1: RabbitMQ 4.3.6 takes one in a declare and exports it."""
+    member = Member()
+    spec = {"type": "classic", "arguments": {"x-queue-type": "", "x-max-length": 3}}
+    for code in ("OK", "UNCHANGED"):
+        assert codes(await member.apply(put("queue", "q", spec))) == [code]
+    queue = member.view.queue("/", "q")
+    assert queue is not None
+    assert (queue.type, queue.arguments) == ("classic", {"x-max-length": 3})
+
+
 async def test_what_has_an_owner_is_as_its_owner_says() -> None:
     member = Member()
     await member.apply(put("queue", "q", QUORUM))

@@ -43,9 +43,11 @@ INSTEAD = {
     "decode": "configuration values are not encrypted; files hold secrets (…_file settings)",
     "list_ciphers": "configuration values are not encrypted",
     "list_hashes": "passwords are kept as scrypt hashes; rabbitmq-sha256 and -sha512 are accepted",
-    "set_global_parameter": "the HTTP API has them: PUT /api/global-parameters/NAME; set_parameter sets a vhost's",
+    "set_global_parameter": "the HTTP API has them: PUT /api/global-parameters/NAME; "
+    "set_parameter sets a vhost's",
     "clear_global_parameter": "the HTTP API has them: DELETE /api/global-parameters/NAME",
-    "list_global_parameters": "the HTTP API has them: GET /api/global-parameters; list_parameters lists a vhost's",
+    "list_global_parameters": "the HTTP API has them: GET /api/global-parameters; "
+    "list_parameters lists a vhost's",
     "exec": "there is no Erlang; brokerctl eval knows the forms that scripts use",
     "hipe_compile": "there is no Erlang",
     "schema_info": "brokerctl list_groups shows what is replicated",

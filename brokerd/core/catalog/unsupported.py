@@ -30,7 +30,9 @@ def taken(wanted: Iterable[Wanted], *, skips: bool) -> tuple[list[Wanted], list[
         if kind in ("policy", "operator_policy"):
             spec, keys = _without_keys(spec)
             if keys:
-                left.append(_line(kind, vhost, name, f"not here: {', '.join(keys)}"))
+                rest = "the rest is taken" if spec["definition"] else "it has no others"
+                why = f"keys that are not here: {', '.join(keys)}; {rest}"
+                left.append(_line(kind, vhost, name, why))
                 if not spec["definition"]:
                     continue
         why = _fault(kind, vhost, spec, gone)
@@ -65,9 +67,9 @@ def _fault(
         if not gone.isdisjoint(ends):
             return "one of its ends is left out"
     if kind == "parameter" and isinstance(value := spec["value"], dict):
-        protocols = [value[key] for key in _PROTOCOLS if key in value]
-        if "amqp10" in protocols:
-            return "AMQP 1.0 is not spoken here"
+        protocols = [value[key] for key in _PROTOCOLS if isinstance(value.get(key), str)]
+        if others := [protocol for protocol in protocols if protocol != "amqp091"]:
+            return f"shovel protocol {others[0]} is not here"
     return None
 
 

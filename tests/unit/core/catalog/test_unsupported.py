@@ -52,6 +52,8 @@ DEFINITIONS = {
     ],
     "parameters": [
         {"component": "shovel", "name": "old", "vhost": "/", "value": {"src-protocol": "amqp10"}},
+        # Of RabbitMQ 4.2.
+        {"component": "shovel", "name": "near", "vhost": "/", "value": {"dest-protocol": "local"}},
         {"component": "shovel", "name": "new", "vhost": "/", "value": {"src-protocol": "amqp091"}},
         {"component": "other", "name": "text", "vhost": "/", "value": "amqp10"},
     ],
@@ -79,8 +81,11 @@ def test_all_that_is_here_is_taken_and_the_rest_is_listed() -> None:
         {"max-length": 9},
     ]
     assert "queue 's' in vhost '/': queue type stream is not here" in left
-    assert "policy 'mirrored' in vhost '/': not here: ha-mode" in left
-    assert len(left) == 3 + 3 + 2
+    keys = "keys that are not here: ha-mode"
+    assert f"policy 'mirrored' in vhost '/': {keys}; the rest is taken" in left
+    assert f"policy 'mirrors' in vhost '/': {keys}; it has no others" in left
+    assert "parameter 'shovel/near' in vhost '/': shovel protocol local is not here" in left
+    assert len(left) == 3 + 4 + 2
 
 
 def test_without_skipping_nothing_is_left() -> None:

@@ -34,12 +34,18 @@ Result = admin_pb2.OperationResult
 _REFUSED = ("login refused: wrong user", "login refused: send metadata")
 #: What gRPC says of a server that answers with HTTP/1.1.
 _HTTP_1 = ("http1.x server", "Expected SETTINGS frame")
+#: What gRPC says of a certificate that names others.
+_OTHER_NAME = "Hostname Verification Check failed"
 #: In what a member says of a queue that takes nothing for now: the member itself has answered.
 _OF_QUEUE = " in vhost '"
 _HINTS = (
     " * Is it running?  Its log says when it is ready.",
     " * Is this its gRPC port (5680)?  -n HOST:PORT or BROKERD_ADDRESS names another.",
     " * Does it use TLS?  Then --ca-file must name its authority.",
+)
+_NAME_HINTS = (
+    " * -n must have a name that stands in the certificate (subjectAltName).",
+    " * At a forwarded port, BROKERD_SERVER_NAME says that name.",
 )
 _STATUS = {
     grpc.StatusCode.UNAVAILABLE: errors.EXIT_UNAVAILABLE,
@@ -156,6 +162,9 @@ class AdminClient:
         if any(words in reason for words in _HTTP_1):
             reason = "it answers with HTTP/1.1, as the ports of the HTTP API and of metrics do"
             hints = _HINTS[1:2]
+        elif _OTHER_NAME in reason:
+            reason = "its certificate does not name this address"
+            hints = _NAME_HINTS
         return (
             f"Error: unable to perform an operation on node '{self._label}'. "
             "Please see diagnostics information and suggestions below.\n\n"

@@ -43,6 +43,14 @@ class Refusal:
             errors.EXIT_UNAVAILABLE,
         ),
         (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:5680: Custom "
+            "verification check failed with error: UNAUTHENTICATED: Hostname Verification Check "
+            "failed.",
+            "its certificate does not name this address\n\n * -n must have a name that stands in",
+            errors.EXIT_UNAVAILABLE,
+        ),
+        (
             grpc.StatusCode.UNIMPLEMENTED,
             "only Peer/Exchange is served here",
             "must name a member's gRPC port (5680).",

@@ -71,8 +71,12 @@ LEFT_OUT_NAMES = {"__init__.py", "errors.py", "ports.py"}
 #: image of at most 200 MB has not.
 OPTIMISATION = "s"
 #: Modules refer to the library by a table: nothing else of it needs a name, nor a way around one.
-#: Nothing unwinds C frames here.  Unused functions and the gaps between sections go.
-COMPILER_OPTIONS = ("-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-ffunction-sections")
+#: Nothing unwinds C frames here.  Unused functions and the gaps between sections go.  Warnings are
+#: of C that mypyc makes, which nobody mends here: pages of them hid the lines that say something.
+COMPILER_OPTIONS = (
+    *("-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-ffunction-sections"),
+    "-w",
+)
 LINKER_OPTIONS = ("-Wl,--gc-sections", "-Wl,-z,noseparate-code")
 #: Builds of other states of the sources that are kept, for going to and fro between branches.
 BUILDS_KEPT = 3

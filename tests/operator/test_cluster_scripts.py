@@ -42,7 +42,7 @@ case "$*" in
   "list -deps"*) printf 'one/a\\ntwo/b\\nthree/c\\n' ;;
   build*)
     echo "GOMAXPROCS=$GOMAXPROCS $*" >>"$CLUSTER_CACHE/builds"
-    echo one/a >&2
+    printf 'go: downloading one/module v1.2.3\\none/a\\n' >&2
     until [ -e "$CLUSTER_CACHE/go-on" ] || [ "$SECONDS" -gt 60 ]; do :; done
     [ ! -e "$CLUSTER_CACHE/broken" ] || { echo "two/b: syntax error" >&2; exit 1; } ;;
 esac

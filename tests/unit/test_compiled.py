@@ -32,6 +32,18 @@ PyMODINIT_FUNC PyInit_{compiled.LIBRARY}__mypyc(void) {{ return PyModule_Create(
 """
 
 
+def test_compiling_says_nothing_of_warnings_and_all_of_errors(tmp_path: Path) -> None:
+    """What mypyc makes has thousands of the first."""
+    file = tmp_path / "made.c"
+    command = ["gcc", "-Wall", "-c", *tool.COMPILER_OPTIONS, str(file), "-o", f"{file}.o"]
+    for code, is_wrong in (("int f(void) { int unused; }", False), ("int f(", True)):
+        file.write_text(code)
+        done = subprocess.run(command, text=True, capture_output=True)
+        assert bool(done.returncode) is is_wrong
+        assert ("error" in done.stderr) is is_wrong
+        assert is_wrong or not done.stderr
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the package, whose sources a test may change."""

@@ -71,12 +71,13 @@ pause_program() {  # the pause container's C source lies in the Kubernetes modul
 jobs=$(cores)
 export GOMAXPROCS=$jobs
 every=${CLUSTER_BEAT:-30}      # seconds between two lines about the same program
-log=$CLUSTER_CACHE/build.log   # go says a line per package there, and what does not compile
+log=$CLUSTER_CACHE/build.log   # go says a line per package there, what it fetches, what does not compile
+compiled() { grep -c '^[^ ]*$' "$log"; }   # of these only a package is one word
 heartbeat() {  # heartbeat PID WHAT: a line now and then while PID lives
   local waited=0
   while sleep 1 && kill -0 "$1" 2>/dev/null; do
     waited=$((waited + 1))
-    [ $((waited % every)) -ne 0 ] || say "  still $2 ($waited s; $(grep -c / "$log") of at most $all packages compiled)"
+    [ $((waited % every)) -ne 0 ] || say "  still $2 ($waited s; $(compiled) of at most $all packages compiled)"
   done
 }
 await() {  # await PID WHAT: its exit status

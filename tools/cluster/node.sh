@@ -199,6 +199,9 @@ up() {
   wait_for 120 kube-controller-manager kubectl_admin -n default get serviceaccount default
   wait_for 120 provisioner kubectl_admin get storageclass standard
   keep_up
+  say "$count nodes are ready. Next: eval \"\$(make -s cluster-env)\" for kubectl, helm and the plugin;"
+  say "make images and $CLUSTER_HOME/node.sh load $CLUSTER_CACHE/images/*.tar; then"
+  say "helm install and kubectl apply as in docs/getting-started.md. make cluster-down ends it."
   echo "$KUBECONFIG_FILE"
 }
 

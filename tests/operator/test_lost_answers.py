@@ -294,8 +294,8 @@ async def test_a_lease_that_is_lost_apart_is_told() -> None:
 # ---- Events -----------------------------------------------------------------------------------
 
 
-def told(type_: str, number: int) -> Json:
-    involved = {"kind": "Queue", "namespace": "n", "name": f"q{number}"}
+def told(type_: str, number: int, namespace: str = "n") -> Json:
+    involved = {"kind": "Queue", "namespace": namespace, "name": f"q{number}"}
     return events.event(involved, type_, "Applied", "text")
 
 
@@ -313,6 +313,42 @@ async def test_of_too_many_events_the_newest_are_sent_and_warnings_first(
     await teller.close()
     sent = [item["involvedObject"]["name"] for item in api.sent]
     assert sent == ["q9", "q2", "q3", "q4"]
+
+
+async def test_a_namespace_with_many_events_takes_none_of_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither its place nor its turn."""
+    monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "PAUSE_OF_MANY_S", 0.0)
+    monkeypatch.setattr(events, "WAITING_MAX", 6)
+    api = Recording()
+    teller = events.Teller(api)
+    for number in range(2):
+        teller.tell(told("Normal", number, "quiet"))
+    for number in range(50):
+        teller.tell(told("Normal", number, "loud"))
+    teller.tell(told("Normal", 7, "late"))
+    await teller.close()
+    sent = [(item["metadata"]["namespace"], item["involvedObject"]["name"]) for item in api.sent]
+    quiet, loud = ([name for place, name in sent if place == of] for of in ("quiet", "loud"))
+    assert quiet == ["q0", "q1"]
+    assert loud == ["q47", "q48", "q49"]
+    assert sent.index(("late", "q7")) <= 2
+
+
+async def test_of_as_many_namespaces_as_may_wait_each_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "WAITING_MAX", 3)
+    api = Recording()
+    teller = events.Teller(api)
+    for number in range(5):
+        teller.tell(told("Normal", number, f"n{number}"))
+    await teller.close()
+    assert len(api.sent) == 3
+    assert api.sent[-1]["metadata"]["namespace"] == "n4"
 
 
 async def test_an_event_that_is_refused_or_hangs_holds_nobody_up(

@@ -1,7 +1,8 @@
 """Events as Kubernetes has them, and the teller of them. For `kubernetes_store.py` and `places.py`.
 
 Nothing depends on Events, so nobody waits for them: they are sent one after another beside the
-work, and where there are more than can be told, the newest ones are.
+work, namespaces in turns. Where there are more than can be told, the newest ones of each namespace
+are: one that has thousands takes none of another's.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ log = logging.getLogger(__name__)
 #: The operator, as `kubectl get events` names it.
 COMPONENT = "brokerd-operator"
 MESSAGE_MAX = 1024
-#: Events of each type that wait. Ten thousand resources that become ready at the same moment are no
-#: news that anybody reads one by one; client-go's recorder drops them as well (1,000 wait there).
+#: Events of each type that wait, of all namespaces. Ten thousand resources that become ready at the
+#: same moment are no news that anybody reads one by one; client-go's recorder drops them as well
+#: (1,000 wait there).
 WAITING_MAX = 256
 #: Between two Events, and between those behind the first ones of many: the API server has better
 #: things to do.
@@ -55,21 +57,55 @@ def event(involved: Json, type_: str, reason: str, message: str) -> Json:
     }
 
 
+class _Waiting:
+    """Owns Events of one type, by namespace; the one whose turn is next stands first.
+
+    Invariant: no namespace is empty, and `_count` is how many there are of all.
+    """
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, deque[Json]] = {}
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._namespaces)
+
+    def push(self, told: Json) -> bool:
+        """Take an Event; whether the oldest one of the namespace that has most is left out."""
+        waiting = self._namespaces.setdefault(told["metadata"]["namespace"], deque())
+        waiting.append(told)
+        self._count += 1
+        is_full = self._count > WAITING_MAX
+        if is_full:
+            self._take(max(self._namespaces, key=lambda name: len(self._namespaces[name])))
+        return is_full
+
+    def pop(self) -> Json:
+        """The oldest one of the next namespace, whose next turn comes after those of the others."""
+        return self._take(next(iter(self._namespaces)))
+
+    def _take(self, namespace: str) -> Json:
+        waiting = self._namespaces.pop(namespace)
+        self._count -= 1
+        told = waiting.popleft()
+        if waiting:
+            self._namespaces[namespace] = waiting
+        return told
+
+
 class Teller:
     """Owns the Events that wait, and the task that sends them while there are some."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._warnings: deque[Json] = deque(maxlen=WAITING_MAX)
-        self._others: deque[Json] = deque(maxlen=WAITING_MAX)
+        self._warnings, self._others = _Waiting(), _Waiting()
         self._task: asyncio.Task[None] | None = None
         self._left_out = 0
 
     def tell(self, told: Json) -> None:
         """Send an Event soon; of too many the oldest ones are left out."""
         waiting = self._warnings if told["type"] == "Warning" else self._others
-        self._left_out += len(waiting) == WAITING_MAX
-        waiting.append(told)
+        self._left_out += waiting.push(told)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._send())
 
@@ -83,7 +119,7 @@ class Teller:
     async def _send(self) -> None:
         sent = 0
         while self._warnings or self._others:
-            told = (self._warnings or self._others).popleft()
+            told = (self._warnings or self._others).pop()
             try:
                 await self._api.create(told)
             except ApiError as error:

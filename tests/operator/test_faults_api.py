@@ -29,6 +29,7 @@ from tests.cluster_fixtures import Kubernetes
 from tests.operator.api_fixtures import api as api
 from tests.operator.api_fixtures import broker as broker
 from tests.operator.broker_thread import BrokerThread
+from tests.operator.fault_certificates import Certificates
 from tests.operator.fault_proxy import FaultProxy, GoneWatch, KilledAtWrite, Plan, SeededFaults
 from tests.operator.fault_scenario import REST_S, QuickNamespace, Scenario
 from tests.operator.operator_process import (
@@ -66,6 +67,9 @@ NAMESPACES = "/api/v1/namespaces"
 #: Scenarios with a kill that run at a time: most of one is waiting.
 LANES = int(os.environ.get("KILL_LANES", "6"))
 
+#: What happens to resources meanwhile.
+STORIES = (Scenario, Certificates)
+
 _numbers = itertools.count(1)
 
 
@@ -77,15 +81,21 @@ class World:
     broker: BrokerThread
     proxy: FaultProxy
     operator: OperatorProcess
+    story: type[Scenario] = Scenario
     starts: int = 1
     scenario: Scenario = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scenario = Scenario(self.space, self.broker, self.proxy.upstream)
+        self.scenario = self.story(self.space, self.broker, self.proxy.upstream)
 
     @classmethod
     def made(
-        cls, api: Kubernetes, folder: Path, plan: Plan, warm: WarmOperators | None = None
+        cls,
+        api: Kubernetes,
+        folder: Path,
+        plan: Plan,
+        warm: WarmOperators | None = None,
+        story: type[Scenario] = Scenario,
     ) -> World:
         number = next(_numbers)
         name = f"faults-{os.getpid()}-{number}"
@@ -96,7 +106,8 @@ class World:
         operator = OperatorProcess(
             proxy.kubeconfig, name, folder / f"operator-{number}.log", warm=warm
         )
-        return cls(QuickNamespace(api, name, proxy.upstream), BrokerThread(), proxy, operator)
+        space = QuickNamespace(api, name, proxy.upstream)
+        return cls(space, BrokerThread(), proxy, operator, story)
 
     def close(self) -> None:
         process = self.operator.process
@@ -140,12 +151,13 @@ class World:
             keeper.join()
 
 
+@pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_everything_ends_as_asked_when_the_api_server_fails_meanwhile(
-    seed: int, api: Kubernetes, tmp_path: Path
+    seed: int, story: type[Scenario], api: Kubernetes, tmp_path: Path
 ) -> None:
     plan = SeededFaults(seed)
-    world = World.made(api, tmp_path, plan)
+    world = World.made(api, tmp_path, plan, story=story)
     try:
         with running(world.operator):
             with world.kept_running():
@@ -156,7 +168,8 @@ def test_everything_ends_as_asked_when_the_api_server_fails_meanwhile(
                 ended = time.monotonic()
                 world.scenario.settle(SETTLED_S)
             taken_s = time.monotonic() - ended
-            print(f"seed={seed} well_after_s={taken_s:.1f} starts={world.starts} {dict(plan.done)}")
+            name, done = story.__name__, dict(plan.done)
+            print(f"{name} seed={seed} well_after_s={taken_s:.1f} starts={world.starts} {done}")
             _assert_at_rest(world)
     finally:
         world.close()
@@ -221,13 +234,25 @@ def warm() -> Iterator[WarmOperators]:
     found.close()
 
 
-@pytest.fixture(scope="module")
+@dataclass(frozen=True)
+class Course:
+    """How many writes a scenario takes when nothing happens, and how it ends."""
+
+    story: type[Scenario]
+    writes: int
+    end: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=STORIES)
 def undisturbed(
-    api: Kubernetes, warm: WarmOperators, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[int, dict[str, Any]]:
-    """How many writes the scenario takes when nothing happens, and how it ends."""
+    request: pytest.FixtureRequest,
+    api: Kubernetes,
+    warm: WarmOperators,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Course:
     plan = KilledAtWrite(0, is_before=True, kill=lambda: None)
-    world = World.made(api, tmp_path_factory.mktemp("undisturbed"), plan, warm)
+    folder = tmp_path_factory.mktemp("undisturbed")
+    world = World.made(api, folder, plan, warm, request.param)
     try:
         world.operator.start()
         for step in world.scenario.steps:
@@ -235,7 +260,7 @@ def undisturbed(
             world.scenario.settle(STEP_S)
         wanted, orphans = world.scenario.end_state(STEP_S)
         assert not orphans
-        return plan.count, wanted
+        return Course(request.param, plan.count, wanted)
     finally:
         world.close()
 
@@ -244,19 +269,20 @@ def undisturbed(
 def test_killed_at_a_write_and_begun_anew_it_ends_in_the_same_state(
     api: Kubernetes,
     warm: WarmOperators,
-    undisturbed: tuple[int, dict[str, Any]],
+    undisturbed: Course,
     tmp_path: Path,
 ) -> None:
-    total, wanted = undisturbed
-    moments = list(itertools.product(range(FIRST_KILL, total + 1, KILL_EVERY), (True, False)))
+    writes = range(FIRST_KILL, undisturbed.writes + 1, KILL_EVERY)
+    moments = list(itertools.product(writes, (True, False)))
     began = time.monotonic()
 
     def one(moment: tuple[int, bool]) -> str:
-        return _killed(api, warm, tmp_path, moment, wanted)
+        return _killed(api, warm, tmp_path, moment, undisturbed)
 
     with ThreadPoolExecutor(LANES) as lanes:
         failures = list(filter(None, lanes.map(one, moments)))
-    print(f"kills={len(moments)} failed={len(failures)} s={time.monotonic() - began:.0f}")
+    name = undisturbed.story.__name__
+    print(f"{name} kills={len(moments)} failed={len(failures)} s={time.monotonic() - began:.0f}")
     assert not failures, "\n".join(failures)
 
 
@@ -265,10 +291,11 @@ def _killed(
     warm: WarmOperators,
     folder: Path,
     at_write: tuple[int, bool],
-    wanted: dict[str, Any],
+    course: Course,
 ) -> str:
     """The scenario with a kill at one write; what is wrong at its end."""
     number, is_before = at_write
+    wanted = course.end
 
     def kill() -> None:
         assert world.operator.process is not None
@@ -276,7 +303,7 @@ def _killed(
 
     plan = KilledAtWrite(number, is_before=is_before, kill=kill)
     began = time.monotonic()
-    world = World.made(api, folder, plan, warm)
+    world = World.made(api, folder, plan, warm, course.story)
     try:
         world.operator.start()
         with world.kept_running():

@@ -96,14 +96,13 @@ class Certificates(Scenario):
         names = {item["name"]: item["secret"]["secretName"] for item in volumes if "secret" in item}
         if (names["tls"], names.get("tls-ca")) != self.mounted:
             return f"members get {names}, wanted {self.mounted}"
-        return "" if self.has_service is None else self._namesake(SECOND in sets)
+        return "" if self.has_service is None else self._namesake()
 
-    def _namesake(self, has_members: bool) -> str:
+    def _namesake(self) -> str:
         found = {body["metadata"]["name"]: body for body in self.listed("Service")}
         metadata, spec = found[SECOND]["metadata"], found[SECOND]["spec"]
         is_owned = bool(metadata.get("ownerReferences"))
         if is_owned != self.has_service:
             return f"Service {SECOND} is owned: {is_owned}, wanted {self.has_service}"
-        if not is_owned and (spec["selector"] != SELECTOR or has_members):
-            return f"Service {SECOND} selects {spec['selector']}; members: {has_members}"
-        return ""
+        is_theirs = spec["selector"] == SELECTOR
+        return "" if is_theirs != is_owned else f"Service {SECOND} selects {spec['selector']}"

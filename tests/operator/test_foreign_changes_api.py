@@ -137,6 +137,25 @@ def test_what_is_the_operators_is_repaired(space: Namespace) -> None:
     made.delete()
 
 
+def test_a_variable_of_a_secret_that_others_gave_a_value_is_the_secrets_again(
+    space: Namespace,
+) -> None:
+    """A value beside its source would make the operator's next write invalid."""
+    made = Members(space, "overwritten", replicas=2)
+    made.wait("WaitingForMembers")
+    kept = broker(template(made))["env"]
+    made.kubectl("set", "env", "statefulset", "overwritten", "BROKERD_CLUSTER_SECRET=known")
+    assert broker(template(made))["env"] != kept
+
+    def is_repaired() -> bool:
+        made.look()
+        return bool(broker(template(made))["env"] == kept)
+
+    wait_for("the variable is as before", is_repaired, poll_s=0.5)
+    made.wait("WaitingForMembers")
+    made.delete()
+
+
 def test_a_roll_that_waits_says_for_what_and_since_when(space: Namespace) -> None:
     made = Members(space, "waiting", replicas=2)
     made.serve(0, 1)

@@ -112,7 +112,8 @@ def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def environment(made: naming.Context) -> dict[str, Any]:
-    return {item["name"]: item.get("value", item) for item in members.environment(made)}
+    found = members.environment(made)
+    return {item["name"]: item if "valueFrom" in item else item["value"] for item in found}
 
 
 def test_member_is_configured_by_its_environment() -> None:

@@ -83,7 +83,8 @@ def test_a_variable_may_come_from_elsewhere() -> None:
     source = {"secretKeyRef": {"name": "login", "key": "token"}}
     env = [{"name": "TOKEN", "valueFrom": source}, {"name": "EMPTY"}]
     found = pod({"env": env})["spec"]["containers"][0]["env"]
-    assert found[-2:] == [{"name": "TOKEN", "valueFrom": source}, {"name": "EMPTY", "value": ""}]
+    taken = {"name": "TOKEN", "value": "", "valueFrom": source}
+    assert found[-2:] == [taken, {"name": "EMPTY", "value": ""}]
 
 
 def test_hosts_dns_and_the_runtime_class_are_the_pods() -> None:

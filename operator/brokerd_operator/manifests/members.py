@@ -219,7 +219,12 @@ def environment(context: Context) -> list[Manifest]:
 
 
 def _extra_environment(context: Context) -> list[Manifest]:
-    return [item.to_json() for item in context.spec.pod_template.env]
+    return [
+        {"name": item.name, "value": item.value}
+        if item.value_from is None
+        else naming.env_from(item.name, item.value_from)
+        for item in context.spec.pod_template.env
+    ]
 
 
 def _bind(context: Context) -> str:

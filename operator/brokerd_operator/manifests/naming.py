@@ -279,11 +279,17 @@ def secret_volume(name: str, secret: str, items: Mapping[str, str] | None = None
 
 
 def field_env(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+    return env_from(name, {"fieldRef": {"apiVersion": "v1", "fieldPath": path}})
 
 
 def secret_env(name: str, secret: str, key: str) -> Manifest:
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+    return env_from(name, {"secretKeyRef": {"name": secret, "key": key}})
+
+
+def env_from(name: str, source: Mapping[str, Any]) -> Manifest:
+    """A variable with `valueFrom`, and a value that is said to be none: one that somebody else set
+    (`kubectl set env`) would stay beside the source, and the API server refuses both together."""
+    return {"name": name, "value": "", "valueFrom": source}
 
 
 def encoded(values: Mapping[str, str | bytes]) -> dict[str, str]:

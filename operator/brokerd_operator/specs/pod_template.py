@@ -31,11 +31,6 @@ class EnvVar(Part):
     value: str = ""
     value_from: JsonObject | None = None
 
-    def to_json(self) -> JsonObject:
-        if self.value_from is not None:
-            return {"name": self.name, "valueFrom": self.value_from}
-        return {"name": self.name, "value": self.value}
-
 
 class PodSpec(Part):
     """Fields of a Pod's spec, as Kubernetes has them."""

@@ -184,7 +184,7 @@ EVENT_REASONS = (
     *("CredentialsSet", "CertificateRenewed", "CertificateReplaced"),
     *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),
     *("AuthorityMade", "AuthoritySwitched", "AuthorityDropped", "AuthorityReplaced"),
-    *("NamespaceUnavailable", "NamespaceAvailable", "MemberBlocked"),
+    *("NamespaceUnavailable", "NamespaceAvailable", "MemberBlocked", "MemberRestarted"),
 )
 
 

@@ -228,6 +228,20 @@ def test_every_other_condition_reason_and_event_stands_in_the_documents() -> Non
     assert set(conditions.EVENT_REASONS) <= named_in(table(CONDITIONS_PAGE, "Events"))
 
 
+def test_every_event_that_is_emitted_is_known() -> None:
+    """Literal reasons, which stand behind the type."""
+    known = {*conditions.EVENT_REASONS, *conditions.REASONS}
+    found: dict[str, str] = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("emit"):
+                texts = [item.value for item in node.args if isinstance(item, ast.Constant)]
+                if len(texts) > 1 and texts[0] in ("Normal", "Warning"):
+                    found[str(texts[1])] = file.name
+    assert len(found) > 5
+    assert {reason: file for reason, file in found.items() if reason not in known} == {}
+
+
 def test_every_reason_that_is_built_is_known() -> None:
     """Literal reasons of `conditions.build`; `standard` looks its own up."""
     known = {reason for reasons in conditions.REASONS_OF.values() for reason in reasons}

@@ -333,6 +333,24 @@ def test_a_missing_right_is_named_with_the_rule_that_grants_it() -> None:
     assert isinstance(refusal('error: the server doesn\'t have a resource type "x"'), NoSuchKind)
 
 
+@pytest.mark.parametrize(
+    ("tls", "expected"),
+    [
+        ({}, "orders-tls"),
+        ({"secretName": "company"}, "company"),
+        ({"secretName": "company", "caSecretName": "root"}, "root"),
+        ({"issuerRef": {"name": "corp"}}, "orders-issued-tls"),
+        ({"issuerRef": {"name": "corp"}, "caSecretName": "root"}, "root"),
+    ],
+)
+def test_the_authority_is_that_of_the_certificate_that_members_show(
+    tls: dict[str, Any], expected: str
+) -> None:
+    """An issuer's certificate lies in another Secret than the operator's own."""
+    body = {"metadata": {"name": "orders"}, "spec": {"tls": tls}}
+    assert member_access.authority_secret(body) == expected
+
+
 def test_lines_of_kubectls_log_are_left_out() -> None:
     said = 'E1122 21:01:56.532683   32623 memcache.go:265] "Unhandled"\nThe server was refused'
     assert refusal(said).message == "kubectl: The server was refused"

@@ -166,7 +166,9 @@ def authority_secret(cluster: Body) -> str:
     """Name of the Secret whose ca.crt signed the serving certificate."""
     tls = part(part(cluster, "spec"), "tls")
     own = text(tls, "caSecretName") or text(tls, "secretName")
-    return own or f"{text(part(cluster, 'metadata'), 'name')}-tls"
+    # As manifests/naming.py has it: cert-manager's is another Secret than the operator's.
+    made = "issued-tls" if part(tls, "issuerRef") else "tls"
+    return own or f"{text(part(cluster, 'metadata'), 'name')}-{made}"
 
 
 def _authority(kubectl: Kubectl, namespace: str, cluster: Body) -> bytes:

@@ -516,6 +516,7 @@ def build_fronts(member: Member) -> Fronts:
     peers = TelemetryPeers(
         telemetry_peers.Members(process.node, view.members, base.host.alive, members.calls),
         config.port("grpc"),
+        is_enabled=config.telemetry.enabled,
     )
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host), peers)
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)

@@ -71,6 +71,12 @@ def make_app(state: HealthState, pages: Pages, result_dir: Path) -> web.Applicat
             return web.Response(status=404, text="no telemetry job has handed in a report yet\n")
         return web.FileResponse(file)
 
+    async def telemetry_metrics(_: web.Request) -> web.StreamResponse:
+        file = result_dir / "metrics.prom"
+        if not file.is_file():
+            return web.Response(status=404, text="no telemetry job has handed in figures yet\n")
+        return web.FileResponse(file, headers=_HEADERS)
+
     app = web.Application(client_max_size=1024)
     app.router.add_get("/health/startup", startup)
     app.router.add_get("/health/ready", ready)
@@ -79,6 +85,7 @@ def make_app(state: HealthState, pages: Pages, result_dir: Path) -> web.Applicat
     app.router.add_get("/metrics/detailed", detailed.answer)
     app.router.add_get("/metrics/per-object", detailed.answer_per_object)
     app.router.add_get("/telemetry/report", report)
+    app.router.add_get("/telemetry/metrics", telemetry_metrics)
     return app
 
 

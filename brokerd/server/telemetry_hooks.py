@@ -160,6 +160,10 @@ class Peers(Protocol):
         """Return by how much the clock here is ahead of theirs, 0 where that is little."""
         ...
 
+    def switched_off(self) -> list[str]:
+        """Return the names of those that are up and have telemetry switched off."""
+        ...
+
     def addresses(self) -> dict[str, str]:
         """Return where each member's gRPC is reached, "" where that is not known."""
         ...
@@ -219,8 +223,9 @@ class Telemetry:
         self._since_us = _now_us()
         self._since_steady_us = _steady_us()
         self.service = TelemetryService(
-            self._writer, config.data_dir / "results", self._authorise, self.collect, self._members
-        )
+            self._writer, config.data_dir / "results", self._authorise, self.collect, self._members,
+            _now_us,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Begin, unless telemetry is switched off."""
@@ -289,8 +294,11 @@ class Telemetry:
         """Write the rows of the interval that ends now.
 
         What a slice of queues says is written before clients have their turn: an end in between
-        loses nothing, since a queue's next row counts from its last one.
+        loses nothing, since a queue's next row counts from its last one.  A job asks those too
+        whose telemetry is switched off.
         """
+        if not self._config.enabled:
+            return
         async with self._collecting:
             sources = self._sources
             monitor = sources.runtime.monitor
@@ -358,6 +366,7 @@ class Telemetry:
             # A job that has no row of one that is up knows that it has not seen all.
             "peers": up,
             "peers_down": down or None,
+            "peers_off": sources.peers.switched_off() or None,
             "conns": len(sources.connections),
             "leaders": len(sources.queues.led),
         }

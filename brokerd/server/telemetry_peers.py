@@ -64,14 +64,16 @@ class TelemetryPeers:
         grpc_port: int,
         clock_ms: Callable[[], float] = _now_ms,
         steady_ms: Callable[[], float] = _steady_ms,
+        is_enabled: bool = True,
     ) -> None:
         self._members = members
         self._ports = {members.node: grpc_port}
         self._clock_ms, self._steady_ms = clock_ms, steady_ms
         self._ahead_ms: dict[str, float] = {}
+        self._off: set[str] = set()
 
         async def answer(_: Json) -> Json:
-            return {"grpc_port": grpc_port, "now_ms": clock_ms()}
+            return {"grpc_port": grpc_port, "now_ms": clock_ms(), "is_enabled": is_enabled}
 
         members.calls.serve(_ASK, answer)
 
@@ -93,6 +95,11 @@ class TelemetryPeers:
             self._ahead_ms.pop(name, None)
             return
         self._ports[name] = int(answer["grpc_port"])
+        # One of an earlier version does not say.
+        if answer.get("is_enabled", True):
+            self._off.discard(name)
+        else:
+            self._off.add(name)
         # It looked at its clock in the middle of that time.
         self._ahead_ms[name] = float(answer["now_ms"]) - (asked_ms + self._steady_ms()) / 2
 
@@ -112,6 +119,10 @@ class TelemetryPeers:
             [name for name in others if name in alive],
             [name for name in others if name not in alive],
         )
+
+    def switched_off(self) -> list[str]:
+        """Return the names of those that are up and have telemetry switched off."""
+        return [name for name in self.standing()[0] if name in self._off]
 
     def addresses(self) -> dict[str, str]:
         """Return where each member's gRPC is reached, "" where that is not known."""

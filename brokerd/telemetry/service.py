@@ -43,12 +43,14 @@ class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
         authorise: Authorise,
         collect: Callable[[], Awaitable[None]],
         members: Callable[[], list[tuple[str, str, bool]]],
+        now_us: Callable[[], int],
     ) -> None:
         self._writer = writer
         self._result_dir = result_dir
         self._authorise = authorise
         self._collect = collect
         self._members = members
+        self._now_us = now_us
 
     async def ListSegments(
         self, request: telemetry_pb2.ListSegmentsRequest, context: Context
@@ -70,7 +72,9 @@ class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
             telemetry_pb2.ClusterMember(name=name, address=address, is_self=is_self)
             for name, address, is_self in self._members()
         ]
-        return telemetry_pb2.SealResponse(segments=_rows(segments), members=members)
+        return telemetry_pb2.SealResponse(
+            segments=_rows(segments), members=members, now_us=self._now_us()
+        )
 
     async def ReadSegment(
         self, request: telemetry_pb2.ReadSegmentRequest, context: Context

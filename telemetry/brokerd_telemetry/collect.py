@@ -79,6 +79,8 @@ def _found(source: sources.Source, asked: Asked, known: Collection[str]) -> Foun
     asked.say(f"{pulled.segments} segments pulled{whose}, {pulled.size_bytes / 1024:,.0f} KiB")
     for name, why in sorted(pulled.absent.items()):
         asked.say(f"nothing is known from member {name}{whose}: {why}")
+    for name, ahead_s in sorted(pulled.clocks.items()):
+        asked.say(f"the clock of member {name}{whose} is {ahead_s:+,.0f} s off the one here")
     return Found(asked.raw_dir, sources.listed(asked.raw_dir, source.cluster), pulled)
 
 

@@ -21,6 +21,7 @@ from brokerd_telemetry.tables import (
     consumers,
     dead_letters,
     declared,
+    fates,
     federation,
     memory,
     outlook,
@@ -64,6 +65,7 @@ TABLES: dict[str, Table] = {
     "dlx_graph_1h": Table(dead_letters.build_graph, ("dl",)),
     LAST_EXCHANGES: Table(lambda inputs: inputs.exchange_lasts),
     "audit_1h": Table(audit.build),
+    "fates_1h": Table(lambda inputs: fates.build(inputs, audit.per_exchange(inputs))),
     "deadletter_1h": Table(dead_letters.build),
     "chargeback_1d": Table(usage.build_days),
     "usage_1h": Table(usage.build_hours),
@@ -119,6 +121,10 @@ QUALITY_SCHEMA = pyarrow.schema(
         ("why", pyarrow.string()),
         # By how much its clock was off at the most; ahead of the others: more than 0.
         ("skew_s", pyarrow.float64()),
+        # By how much it was ahead of the clock of the job's machine when the member was asked last;
+        # null: by little, or it was not asked.
+        ("job_skew_s", pyarrow.float64()),
+        ("is_off", pyarrow.bool_()),
     ]
 )
 CYCLES_SCHEMA = pyarrow.schema(

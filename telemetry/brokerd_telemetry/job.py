@@ -197,6 +197,8 @@ class Run:
         self.failed: dict[str, str] = {}
         #: By source, members that did not answer, and why.
         self.absent: dict[str, dict[str, str]] = {}
+        #: By source ("" if it has no name) and member, how far its clock is ahead, in seconds.
+        self.clocks: dict[tuple[str, str], float] = {}
         #: By source, the addresses of those that did.
         self.reached: dict[str, tuple[str, ...]] = {}
         self.now_us = options.now_us or time.time_ns() // 1000
@@ -318,6 +320,8 @@ class Run:
                 if answer.pulled is not None and source.access is not None:
                     self.reached[str(source)] = tuple(answer.pulled.reached)
                     self.absent[source.cluster or ""] = answer.pulled.absent
+                    for name, ahead_s in answer.pulled.clocks.items():
+                        self.clocks[source.cluster or "", name] = ahead_s
                 continue
             found.append(None)
             self.failed[str(source)] = str(answer)
@@ -363,7 +367,18 @@ class Run:
             + (f", {self.result.bad_rows:,} quarantined" if bad_rows else "")
         )
         leads_us = ingest.leads_us(verdicts.fresh, self.now_us)
-        return since, recompute.Batch(self.run_id, verdicts, bad_rows, leads_us)
+        batch = recompute.Batch(
+            self.run_id, verdicts, bad_rows, self._refused(verdicts), leads_us, self.clocks,
+            self.say,
+        )  # fmt: skip
+        return since, batch
+
+    def _refused(self, verdicts: verify.Verdicts) -> dict[str, Refused]:
+        """Return which segments are refused: one that was whole later is not any more."""
+        taken = {entry["path"] for entry in self.manifest.segments.values()}
+        taken |= {segment.path for segment in verdicts.fresh}
+        refused = _as_refused(self.manifest) | self.refused
+        return {path: why for path, why in refused.items() if path not in taken}
 
     def _tables(self, spark: SparkSession, since: dict[str, str], batch: recompute.Batch) -> None:
         from brokerd_telemetry import recompute
@@ -394,8 +409,6 @@ class Run:
         manifest.cluster = named.pop() if len(named) == 1 else ""
         for segment in verdicts.fresh:
             manifest.segments[segment.identity] = segment.entry()
-        taken = {entry["path"] for entry in manifest.segments.values()}
-        rejected = _as_refused(manifest) | self.refused
         manifest.run = {
             "finished_us": time.time_ns() // 1000,
             "seconds": round(time.monotonic() - self.began, 3),
@@ -404,9 +417,8 @@ class Run:
             "rows": self.result.rows,
             "bad_rows": self.result.bad_rows,
             "quarantined": self.result.quarantined,
-            "duplicates": verdicts.duplicates,
-            # One that was whole later is none any more.
-            "rejected": {path: why for path, why in rejected.items() if path not in taken},
+            "duplicates": len(verdicts.duplicates),
+            "rejected": self._refused(verdicts),
             "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us()),
             "failed": self.failed,
             "absent": self.absent,

@@ -9,9 +9,12 @@ import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from brokerd_telemetry import findings, fleet_report, freshness, report, sinks
+from brokerd_telemetry import findings, fleet_report, freshness, report, report_head, sinks
+from brokerd_telemetry.columns import report_sums
+from brokerd_telemetry.schema import FATES
 
 if TYPE_CHECKING:
     from brokerd_telemetry.manifest import Manifest
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 SERVED = ("report.html", "metrics.prom", "findings.json")
 #: Findings that are handed on, the worst first; of what is clear again fewer, and last.
 FINDINGS_MAX = 200
+#: What metrics are made of.
+_FATES = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in ("cluster", "kind")),
+        *((name, pyarrow.int64()) for name in (*FATES, "unknown")),
+    ]
+)
 _STATES = {"RAISED": 0, "PENDING": 1, "CLEAR": 2}
 _SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 #: What findings.json tells of each.
@@ -112,7 +122,25 @@ def _metrics(live: Live, found: list[dict[str, Any]]) -> bytes:
     for item in found:
         if item["status"] == "RAISED":
             raised.labels(item["rule"], item["severity"]).inc()
-    audit = live.rows("audit_1h", live.hours("silver")[-1:])
+    newest = live.hours("silver")[-1:]
+    fates = Gauge(
+        "broker_tele_fate_messages",
+        "Messages of the newest hour by what became of them; of exchanges, and copies in queues.",
+        ["cluster", "kind", "fate"], registry=registry,
+    )  # fmt: skip
+    for row in report_sums.fates_by_cluster(live.columns("fates_1h", newest, _FATES)):
+        for fate in (*FATES, "unknown"):
+            if row[fate] or fate == "unknown":
+                fates.labels(row["cluster"], row["kind"], fate).set(row[fate])
+    complete = Gauge(
+        "broker_tele_completeness_ratio", "Which share of the newest hour members have told.",
+        ["cluster"], registry=registry,
+    )  # fmt: skip
+    quality = live.rows("data_quality_1h", newest)
+    for cluster in sorted({row["cluster"] for row in quality}):
+        own = [row for row in quality if row["cluster"] == cluster]
+        complete.labels(cluster).set(report_head.complete(own))
+    audit = live.rows("audit_1h", newest)
     for name, text, value in (
         ("audit_residual", "Messages by which the books of the last hour do not balance.",
          sum(abs(row["residual"] or 0) for row in audit)),

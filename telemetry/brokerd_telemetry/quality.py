@@ -10,14 +10,15 @@ no row, though others saw that it was up, is known to be missing (ADR 78).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
-from brokerd_telemetry import ingest
+from brokerd_telemetry import ingest, verify
 from brokerd_telemetry.columns import told
 from brokerd_telemetry.schema import GRACE_US, HOUR_US, hour_of, hour_start_us
 
@@ -62,12 +63,18 @@ class NodeHour:
     #: From when to when others saw it up and there is no row of it.
     silent: list[Span] = field(default_factory=list)
     was_killed: bool = False
+    #: It is up and has telemetry switched off, as the others say.
+    is_off: bool = False
+    #: By how much its clock is ahead of that of the job's machine, where that is much.
+    job_skew_s: float | None = None
 
     @property
     def why(self) -> str:
         """Return in words what of its hour is not known; "" if nothing."""
         if self.node == UNKNOWN_MEMBER:
             return f"nothing is known of some of at least {self.group} members"
+        if self.is_off:
+            return f"{self.node} has telemetry switched off"
         found = [f"silent {_clock(begin)}-{_clock(end)}" for begin, end in self.silent]
         if self.was_killed:
             found.append("its last interval is lost")
@@ -98,16 +105,22 @@ class NodeHour:
 
 #: Of each cluster and hour, when other members saw each one up; None: they never did.
 Peers = dict[tuple[str, int], dict[str, Span | None]]
+#: Cluster, hour and name of members of which others say that their telemetry is switched off.
+Off = set[tuple[str, int, str]]
+#: By cluster ("": any) and member, by how many seconds its clock is ahead of the job's machine.
+Clocks = Mapping[tuple[str, str], float]
 
 
-def observe(live: Live, hours: Iterable[str]) -> tuple[list[NodeHour], Peers]:
-    """Return one line per member, boot and hour of silver's rows, and who was seen up.
+def observe(live: Live, hours: Iterable[str]) -> tuple[list[NodeHour], Peers, Off]:
+    """Return one line per member, boot and hour of silver's rows, who was seen up, and whose
+    telemetry is switched off.
 
     The driver does it: of each file four columns, as many a second as two tasks would read in the
     time that a task of Spark takes to begin.
     """
     found: dict[tuple[str, str, str, int], NodeHour] = {}
     seen: Peers = {}
+    off: Off = set()
     for hour in hours:
         hour_us = hour_start_us(hour)
         for entry in live.entries("silver", [hour]):
@@ -115,12 +128,13 @@ def observe(live: Live, hours: Iterable[str]) -> tuple[list[NodeHour], Peers]:
             (path,) = live.here([entry["path"]])
             rows = _columns(path, told.columns(kind))
             if kind == "node":
-                _note_peers(seen.setdefault((entry["cluster"], hour_us), {}), rows)
+                names = _note_peers(seen.setdefault((entry["cluster"], hour_us), {}), rows)
+                off |= {(entry["cluster"], hour_us, name) for name in names}
             for line in told.of(rows, kind).to_pylist():
                 own = NodeHour(cluster=entry["cluster"], hour_us=hour_us, **line)
                 key = (own.cluster, own.node, own.boot, hour_us)
                 found[key] = own if key not in found else _both(found[key], own)
-    return list(found.values()), seen
+    return list(found.values()), seen, off
 
 
 def _columns(path: str, names: list[str]) -> pyarrow.Table:
@@ -135,12 +149,14 @@ def _columns(path: str, names: list[str]) -> pyarrow.Table:
     return rows
 
 
-def _note_peers(seen: dict[str, Span | None], rows: pyarrow.Table) -> None:
+def _note_peers(seen: dict[str, Span | None], rows: pyarrow.Table) -> list[str]:
+    """Note when rows of members saw others up; return whose telemetry is switched off."""
     for line in told.peers(rows).to_pylist():
         before = seen.setdefault(line["peer"], None)
         if line["from_us"] is not None:
             span = (line["from_us"], line["until_us"])
             seen[line["peer"]] = span if before is None else _joined(before, span)
+    return told.switched_off(rows)
 
 
 def _joined(one: Span, other: Span) -> Span:
@@ -211,9 +227,16 @@ def note_lost_rows(hours: Iterable[NodeHour], segments: Iterable[Mapping[str, An
         line.gap_rows = max(line.gap_rows, lost.get((line.boot, line.hour_us), 0))
 
 
-def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], peers: Peers) -> None:
+def judge(
+    hours: list[NodeHour],
+    boots: Mapping[str, Mapping[str, Any]],
+    peers: Peers,
+    off: Collection[tuple[str, int, str]] = (),
+) -> None:
     """Set `missing_us`: holes between node rows, the last interval of a killed boot, and when
     others saw a member of which there is no row; for one without any, add a line.
+
+    off: of observe.
     """
     latest: dict[str, int] = {}
     newest: dict[tuple[str, str], int] = {}
@@ -241,7 +264,10 @@ def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], peers: 
     for hour in hours:
         by_hour.setdefault((hour.cluster, hour.hour_us), []).append(hour)
     for key, own in by_hour.items():
-        hours += _unseen(key, own, boots, peers.get(key, {}))
+        absent = _unseen(key, own, boots, peers.get(key, {}))
+        for hour in absent:
+            hour.is_off = (*key, hour.node) in off
+        hours += absent
 
 
 def _unseen(
@@ -328,16 +354,45 @@ def coverage(hours: list[NodeHour]) -> list[dict[str, Any]]:
     return result
 
 
+def _by_name(paths: Iterable[str]) -> Counter[tuple[str, str]]:
+    """Count segments by the boot and hour that their names have."""
+    named = filter(None, map(verify.SEGMENT_PATH.fullmatch, paths))
+    return Counter((match["boot"], f"{match['dt']}T{match['hh']}") for match in named)
+
+
+def note_clocks(hours: list[NodeHour], clocks: Clocks) -> None:
+    """Note in the newest hour of each member how far its clock was off when it was asked."""
+    newest: dict[tuple[str, str], NodeHour] = {}
+    for hour in hours:
+        key = hour.cluster, hour.node
+        if key not in newest or newest[key].last_us < hour.last_us:
+            newest[key] = hour
+    for (cluster, node), hour in newest.items():
+        hour.job_skew_s = clocks.get((cluster, node), clocks.get(("", node)))
+
+
 def table(
     hours: list[NodeHour],
-    fresh: Iterable[Segment],
-    counts: Mapping[str, int],
+    segments: Iterable[Mapping[str, Any]],
     bad_rows: Mapping[tuple[str, str, int], int],
+    not_taken: Mapping[str, Iterable[str]],
 ) -> list[dict[str, Any]]:
-    """Return data_quality_1h: one line per member and hour, the run's totals on each."""
-    segments: dict[tuple[str, str], int] = {}
-    for segment in fresh:
-        segments[segment.boot, segment.hour] = segments.get((segment.boot, segment.hour), 0) + 1
+    """Return data_quality_1h: one line per member, boot and hour.
+
+    segments: all that are known, as the ledger has them.  not_taken: by column, paths of those that
+    are not.  Each counts in the hour of its name.
+    """
+    taken: Counter[tuple[str, str]] = Counter()
+    overlapping: Counter[tuple[str, str]] = Counter()
+    for entry in segments:
+        key = entry["boot"], entry["hour"]
+        taken[key] += 1
+        overlapping[key] += entry["first_seq"] - entry["seq0"]
+    others = {name: _by_name(paths) for name, paths in not_taken.items()}
+
+    def key_of(hour: NodeHour) -> tuple[str, str]:
+        return hour.boot, hour_of(hour.hour_us)
+
     return [
         {
             "cluster": hour.cluster,
@@ -347,15 +402,16 @@ def table(
             "rows": hour.rows,
             "gap_rows": hour.gap_rows,
             "bad_rows": bad_rows.get((hour.cluster, hour.node, hour.hour_us), 0),
-            "segments": segments.get((hour.boot, hour_of(hour.hour_us)), 0),
-            "segments_quarantined": counts.get("quarantined", 0),
-            "segments_duplicate": counts.get("duplicates", 0),
-            "rows_overlapping": counts.get("overlapping", 0),
+            "segments": taken[key_of(hour)],
+            **{name: count[key_of(hour)] for name, count in others.items()},
+            "rows_overlapping": overlapping[key_of(hour)],
             "missing_s": hour.missing_us / 1e6,
             "has_ended": hour.has_ended,
             "completeness": hour.completeness,
             "why": hour.why,
             "skew_s": hour.skew_s,
+            "job_skew_s": hour.job_skew_s,
+            "is_off": hour.is_off,
         }
         for hour in sorted(hours, key=lambda item: (item.hour_us, item.node, item.first_us))
     ]

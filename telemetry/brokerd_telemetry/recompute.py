@@ -6,8 +6,10 @@ and commits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from brokerd_telemetry.quality import NodeHour
     from brokerd_telemetry.sinks import Live
-    from brokerd_telemetry.tables.inputs import Inputs
+    from brokerd_telemetry.tables.inputs import Inputs, Queues
     from brokerd_telemetry.verify import Verdicts
 
 #: Tables are made beside each other: much of each one's time is the driver's planning.
@@ -36,8 +38,14 @@ class Batch:
     verdicts: Verdicts
     #: Lines that are no rows, by cluster, member and hour.
     bad_rows: Mapping[tuple[str, str, int], int]
+    #: Paths of segments that are refused, those of earlier runs too.
+    refused: Collection[str]
     #: Of ingest.leads_us.
     leads_us: Mapping[str, int]
+    #: By how many seconds the clocks of members that were asked are ahead of this machine's.
+    clocks: quality.Clocks
+    #: Told of each table when it is made.
+    say: Callable[[str], None]
 
 
 def touched(live: Live, since: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
@@ -73,12 +81,13 @@ def passes(live: Live, hours: list[str]) -> list[list[str]]:
 
 def observe(live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
     """Return what the members of these clusters told of each hour."""
-    observed, peers = quality.observe(live, hours)
+    observed, peers, off = quality.observe(live, hours)
     quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh, batch.leads_us)
     known = live.manifest.segments.values()
     fresh = [segment.entry() for segment in batch.verdicts.fresh]
     quality.note_lost_rows(observed, [*known, *fresh])
-    quality.judge(observed, live.manifest.boots, peers)
+    quality.judge(observed, live.manifest.boots, peers, off)
+    quality.note_clocks(observed, batch.clocks)
     return observed
 
 
@@ -98,10 +107,17 @@ def recompute(
         frame = gold.make(name, inputs, hours)
         if frame is None:
             return {}
-        return sinks.write_table(frame, live.out_dir, name, batch.run_id, 1)
+        with _told(batch, name) as count:
+            files = sinks.write_table(frame, live.out_dir, name, batch.run_id, 1)
+            count.append(sum(entry["rows"] for own in files.values() for entry in own))
+        return files
+
+    def queues_of() -> Queues:
+        with _told(batch, "what queues did, of which tables are made"):
+            return gold.queues_of(spark, live, hours, coverage, batch.run_id)
 
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-        queues = pool.submit(gold.queues_of, spark, live, hours, coverage, batch.run_id)
+        queues = pool.submit(queues_of)
         inputs = gold.prepare(spark, live, hours, coverage, queues.result)
         made = {name: pool.submit(write, name, inputs) for name in gold.TABLES}
         queues.result()
@@ -113,20 +129,32 @@ def recompute(
     _driver_tables(live, observed, hours, batch)
 
 
+@contextmanager
+def _told(batch: Batch, what: str) -> Iterator[list[int]]:
+    """Say how long a table took, and how many rows it has, which the block notes."""
+    began = time.monotonic()
+    count: list[int] = []
+    yield count
+    rows = "".join(f"{number:,} rows, " for number in count)
+    batch.say(f"{what}: {rows}{time.monotonic() - began:.1f} s")
+
+
 def _driver_tables(live: Live, observed: list[NodeHour], hours: list[str], batch: Batch) -> None:
     """Make the small tables that the driver computes itself, each from those before it."""
 
     def put(table: str, lines: list[findings.Row], schema: object) -> None:
-        written = sinks.write_rows(lines, schema, live.out_dir, table, batch.run_id)
+        with _told(batch, table) as count:
+            written = sinks.write_rows(lines, schema, live.out_dir, table, batch.run_id)
+            count.append(len(lines))
         live.manifest.replace_hours(table, hours, written, live.clusters)
 
-    verdicts = batch.verdicts
-    counts = {
-        "quarantined": len(verdicts.quarantined),
-        "duplicates": verdicts.duplicates,
-        "overlapping": verdicts.overlapping_rows,
+    known = live.manifest.segments.values()
+    fresh = [segment.entry() for segment in batch.verdicts.fresh]
+    names = {
+        "segments_quarantined": batch.refused,
+        "segments_duplicate": batch.verdicts.duplicates,
     }
-    lines = quality.table(observed, verdicts.fresh, counts, batch.bad_rows)
+    lines = quality.table(observed, [*known, *fresh], batch.bad_rows, names)
     put("data_quality_1h", lines, gold.QUALITY_SCHEMA)
     cycles = rings.rows(live.rows("dlx_graph_1h", hours), live.rows("queue_1h", hours))
     put("dlx_cycle_1h", cycles, gold.CYCLES_SCHEMA)

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 
-from brokerd_telemetry import charts, page, pictures, report_declared, report_head, schema
+from brokerd_telemetry import (
+    charts,
+    page,
+    pictures,
+    report_declared,
+    report_fates,
+    report_head,
+    schema,
+)
 from brokerd_telemetry.columns import report_sums
 from brokerd_telemetry.columns.report_sums import Book
 
@@ -64,6 +72,13 @@ QUEUES = pyarrow.schema(
         ("is_gone", pyarrow.bool_()),
     ]
 )
+FATES = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in ("kind", "vhost", "object")),
+        ("window_start", _TIME),
+        *((name, pyarrow.int64()) for name in ("waited", "came", *schema.FATES)),
+    ]
+)
 LETTERS = pyarrow.schema(
     [
         *((name, pyarrow.string()) for name in ("vhost", "queue", "reason", "dlx", "outcome")),
@@ -106,10 +121,12 @@ def render(live: Live, findings: list[Row]) -> bytes:
     books = report_sums.books(audit, page.ROWS_SHOWN)
     letters = report_sums.letters(live.columns("deadletter_1h", hours, LETTERS))
     quality, unroutable, usage = rows("data_quality_1h"), rows("unroutable_1h"), rows("usage_1h")
+    fates_of = report_sums.fates(live.columns("fates_1h", hours, FATES))
     sections = [
         ("findings", "Findings", _findings(findings)),
         ("time", "What stood still", _standstill(rows, hours)),
         ("books", "The books", _books(books)),
+        ("fates", "What became of messages", report_fates.section(fates_of)),
         ("queues", "Queues", _queues(report_sums.folded(queues), minutes, rows("flow_10s"))),
         ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
         ("consumers", "Consumers", _consumers(live.rows("consumer_use_1h", newest))),

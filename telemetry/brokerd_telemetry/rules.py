@@ -365,7 +365,7 @@ def _books(row: Row, _: Facts) -> Iterable[Hit]:
 
 
 def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
-    if row["completeness"] < 0.95:
+    if row["completeness"] < 0.95 and not row.get("is_off"):
         why = row.get("why") or f"{row['node']}: {row['gap_rows']:,} rows lost"
         told = "nothing" if not row["rows"] else f"{row['completeness']:.1%}"
         yield Hit(
@@ -373,6 +373,15 @@ def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
             f"{told} was told of its time in this hour: {why}",
             "" if row["rows"] else "other members say that it is up: have the job ask it, or see "
             "why it does not answer",
+        )  # fmt: skip
+
+
+def _telemetry_off(row: Row, _: Facts) -> Iterable[Hit]:
+    if row.get("is_off"):
+        yield Hit(
+            "member", "", row["node"], 0, 0,
+            "it is up, and its telemetry is switched off: what its clients publish is in no table, "
+            "and copies are not judged",
         )  # fmt: skip
 
 
@@ -385,6 +394,15 @@ def _wrong_clock(row: Row, _: Facts) -> Iterable[Hit]:
             "member", "", row["node"], skew_s, 0,
             f"its clock was {abs(skew_s):,.0f} s {where} those of the other members; its rows are "
             "kept, with their times put right by as much",
+        )  # fmt: skip
+        return
+    job_skew_s = row.get("job_skew_s")
+    if job_skew_s:
+        where = "ahead of" if job_skew_s > 0 else "behind"
+        yield Hit(
+            "member", "", row["node"], job_skew_s, 0,
+            f"its clock was {abs(job_skew_s):,.0f} s {where} that of the machine of the job when "
+            "the job asked it; one of the two is wrong, and its rows stand as its own clock says",
         )  # fmt: skip
 
 
@@ -491,6 +509,8 @@ RULES = (
          "please report this: it is a bug of the broker", _books),
     Rule("TELE-LOSS", "warning", "data_quality_1h", True,
          "was this member killed? Otherwise look at its disk", _lost_telemetry),
+    Rule("TELE-OFF", "info", "data_quality_1h", True,
+         "set telemetry.enabled on this member, or leave it if that is meant", _telemetry_off),
     Rule("TELE-CLOCK", "warning", "data_quality_1h", True,
          "have the clock of its machine set by NTP, and see why it was not", _wrong_clock),
     Rule("TELE-BAD", "warning", "data_quality_1h", True,

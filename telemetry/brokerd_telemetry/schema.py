@@ -34,6 +34,11 @@ QUEUE_GAUGES = (
     "prefetch_sum", "dl_pending", "dl_pending_age_ms",
 )  # fmt: skip
 ENDS = ("deleted", "expired_queue")
+#: Where a message can be at the end of an hour (fates_1h), but for what is not known.
+FATES = (
+    "routed", "alternate_exchange", "returned", "dropped", "refused", "dead_lettered", "delivered",
+    "purged", "gone_with_queue", "waiting",
+)  # fmt: skip
 LIMITS = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
 
 #: Members leave these out while they are 0.
@@ -92,8 +97,12 @@ ROW = t.StructType(
         t.StructField("hops", t.ArrayType(t.LongType())),
         # The queues that dead letters went to.
         t.StructField("targets", t.ArrayType(t.StringType())),
-        # The other members of the cluster: those that are up, those that are not.
-        *(t.StructField(name, t.ArrayType(t.StringType())) for name in ("peers", "peers_down")),
+        # The other members of the cluster: those that are up, those that are not; of those that are
+        # up, those whose telemetry is switched off.
+        *(
+            t.StructField(name, t.ArrayType(t.StringType()))
+            for name in ("peers", "peers_down", "peers_off")
+        ),
         *(t.StructField(name, t.MapType(t.StringType(), t.LongType())) for name in COUNTS),
         *(
             t.StructField(name, HISTOGRAM)

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ ROUNDS_MAX = 2
 #: What a member may name as the address of another.
 _ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}:\d{1,5}")
 CHUNK_BYTES = 256 * 1024
+#: What members tell each other of (telemetry_peers.py).
+CLOCK_S_MIN = 5.0
 
 
 class SourceError(Exception):
@@ -99,6 +102,9 @@ class Pulled:
     reached: list[str] = field(default_factory=list)
     #: Members that did not, and why: by name, or by address where nobody told names.
     absent: dict[str, str] = field(default_factory=dict)
+    #: By name of a member, by how many seconds its clock is ahead of the one here, where that is
+    #: CLOCK_S_MIN or more.
+    clocks: dict[str, float] = field(default_factory=dict)
 
 
 #: Takes the path of a segment and what reads it; returns the octets that it took.
@@ -151,6 +157,7 @@ def each_segment(access: Access, take: Take, say: Callable[[str], None]) -> Pull
         )
     pulled.reached = list(found.sealed)
     pulled.absent = found.absent()
+    pulled.clocks = found.clocks
     return pulled
 
 
@@ -170,22 +177,29 @@ class _Asked:
         self._members: dict[str, str] = {}
         #: Those that have said their name.
         self._heard: dict[str, str] = {}
+        #: Of Pulled.
+        self.clocks: dict[str, float] = {}
 
     def ask(self, addresses: Collection[str]) -> None:
         """Have these seal."""
         with ThreadPoolExecutor(MEMBERS_AT_ONCE) as pool:
             answers = list(pool.map(self._seal, addresses))
-        for address, answer in zip(addresses, answers, strict=True):
-            if isinstance(answer, Exception):
-                self.give_up(address, answer)
+        for address, found in zip(addresses, answers, strict=True):
+            if isinstance(found, Exception):
+                self.give_up(address, found)
                 continue
+            answer, ahead_s = found
             self.sealed[address] = answer
             for member in answer.members:
                 self._members[member.name] = member.address or self._members.get(member.name, "")
                 if member.is_self:
                     self._heard[member.name] = address
+                    if ahead_s:
+                        self.clocks[member.name] = ahead_s
 
-    def _seal(self, address: str) -> Any:
+    def _seal(self, address: str) -> tuple[Any, float] | Exception:
+        """Return a member's answer, and by how many seconds its clock is ahead; 0: by little."""
+        began_s = time.time()
         try:
             with self._access.channel(address) as channel:
                 # Everything up to this moment, not up to the last rotation.
@@ -196,7 +210,7 @@ class _Asked:
                 )
             if len(sealed.segments) > SEGMENTS_MAX or len(sealed.members) > MEMBERS_MAX:
                 raise ValueError("it lists too many segments or members")
-            return sealed
+            return sealed, _ahead_s(sealed.now_us, began_s, time.time())
         except (grpc.RpcError, OSError, ValueError) as error:
             return error
 
@@ -224,6 +238,15 @@ class _Asked:
             if at not in self.sealed:
                 found[name] = failed.get(at, "") or "none of the others has heard where it is"
         return found
+
+
+def _ahead_s(now_us: int, began_s: float, ended_s: float) -> float:
+    """Return by how much a clock is ahead that was looked at between two times, 0 where that may be
+    little, or an earlier version did not tell.
+    """
+    ahead_s = now_us / 1e6 - (began_s + ended_s) / 2
+    is_off = abs(ahead_s) - (ended_s - began_s) / 2 >= CLOCK_S_MIN
+    return round(ahead_s, 1) if now_us and is_off else 0.0
 
 
 def _stub(channel: grpc.Channel) -> Any:

@@ -71,7 +71,8 @@ class Verdicts:
     fresh: list[Segment] = field(default_factory=list)
     #: (path below raw/v1, reason).
     quarantined: list[tuple[str, str]] = field(default_factory=list)
-    duplicates: int = 0
+    #: Paths of segments that lie there under another name too.
+    duplicates: list[str] = field(default_factory=list)
     overlapping_rows: int = 0
 
     def add(self, other: Verdicts) -> None:
@@ -119,7 +120,7 @@ def judge(
         earlier = by_identity.get(identity)
         if earlier is not None:
             if earlier[1] == segment.sha256:
-                verdicts.duplicates += 1
+                verdicts.duplicates.append(path)
             else:
                 # design/telemetry.md §10: SegmentConflict; the later one goes.
                 verdicts.quarantined.append((path, "conflict"))

@@ -89,6 +89,21 @@ def test_what_goes_with_queues_is_told_however_short_they_lived(
         assert row["c_enq"] == row.get("c_purged", 0) + row.get("c_orphaned", 0)
 
 
+def test_a_member_whose_telemetry_is_off_is_known_to_be_so(tmp_path: Path) -> None:
+    off = {"BROKERD_TELEMETRY_ENABLED": "false"}
+    with cluster(tmp_path, 3, own_env=[{}, {}, off]) as members:
+        raw = tmp_path / "raw"
+
+        def named() -> set[str] | None:
+            pulled = pull(members[0], raw)
+            assert pulled.clocks == {}
+            found = {name for row in rows(raw) for name in row.get("peers_off") or ()}
+            return found if len(pulled.reached) == 3 else None
+
+        assert eventually(named, "all members are found by one") == {"n2"}
+        assert {row["node"] for row in rows(raw) if row["k"] == "_open"} == {"n0", "n1"}
+
+
 def test_a_member_that_does_not_answer_is_absent_by_name(
     members: list[Member], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

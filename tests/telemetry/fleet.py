@@ -141,6 +141,8 @@ class Node:
         self.figures: dict[str, int] = {}
         #: The other members that it sees up; None: of a version that does not tell.
         self.peers: list[str] | None = []
+        #: Of those, which have telemetry switched off.
+        self.peers_off: list[str] | None = None
         #: By how much its clock is ahead, as it knows from the others.
         self.skew_ms = 0
         self.tells_skew = True
@@ -166,6 +168,7 @@ class Node:
         row["leaders"] = len(led)
         row |= self.figures
         row["peers"] = self.peers
+        row["peers_off"] = self.peers_off
         # Older members do not say where their memory goes.
         rows.append(row | {"mem_parts": dict(self.parts)} if self.parts else row)
         uids = {queue.uid for queue in led}

@@ -50,10 +50,11 @@ def audit(raw: Path, now_us: int) -> Books:
     books = Books()
     rows = _rows(verdicts.fresh, leads_us, now_us, books)
     hours = sorted({hour_us for _, hour_us in rows})
-    books.nodes, boots, seen = _observed(rows), dict[str, Row](), _seen(rows)
+    books.nodes, boots = _observed(rows), dict[str, Row]()
+    seen, off = _seen(rows)
     quality.note_boots(boots, books.nodes, verdicts.fresh, leads_us)
     quality.note_lost_rows(books.nodes, [segment.entry() for segment in verdicts.fresh])
-    quality.judge(books.nodes, boots, seen)
+    quality.judge(books.nodes, boots, seen, off)
     carry = lasts.ROWS.empty_table()
     covered = {line["hour_us"]: line for line in quality.coverage(books.nodes)}
     for hour_us in hours:
@@ -128,13 +129,15 @@ def _observed(rows: Rows) -> list[quality.NodeHour]:
     return list(found.values())
 
 
-def _seen(rows: Rows) -> quality.Peers:
+def _seen(rows: Rows) -> tuple[quality.Peers, quality.Off]:
     seen: quality.Peers = {}
+    off: quality.Off = set()
     for kind, hour_us in rows:
         if kind == "node":
             own = seen.setdefault(("c", hour_us), {})
-            quality._note_peers(own, _told_columns(rows, kind, hour_us))
-    return seen
+            names = quality._note_peers(own, _told_columns(rows, kind, hour_us))
+            off |= {("c", hour_us, name) for name in names}
+    return seen, off
 
 
 def _judge(books: Books, hour_us: int, line: Row, groups: list[Row], exchanges: list[Row]) -> None:

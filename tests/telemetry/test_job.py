@@ -192,11 +192,27 @@ def test_published_metrics_please_promtool(done: Done) -> None:
         sample.name: sample.value
         for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
-        if family.name != "broker_tele_finding"
+        if not sample.labels
     }
     assert found["broker_tele_rows_quarantined"] == 5
     assert found["broker_tele_segments_quarantined"] == 2
     assert found["broker_tele_audit_residual"] == 0
+    labelled = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.labels
+    }
+    sums = query(
+        done.out,
+        "SELECT cluster, kind, sum(delivered), sum(routed), sum(unknown) FROM fates_1h "
+        "WHERE window_start = (SELECT max(window_start) FROM fates_1h) GROUP BY ALL",
+    )
+    name = "broker_tele_fate_messages"
+    for cluster, kind, *counts in sums:
+        for fate, count in zip(("delivered", "routed", "unknown"), counts, strict=True):
+            assert labelled.get((name, cluster, kind, fate), 0) == count
+    assert labelled["broker_tele_completeness_ratio", "test/fleet"] == 1.0
 
 
 def test_the_report_begins_with_what_clients_published(done: Done) -> None:

@@ -41,7 +41,7 @@ def test_a_world_is_accused_if_and_only_if_a_counter_is_wrong(
     if not trouble:
         assert None not in books.residuals.values()
     is_partial = world.has(
-        "not-asked", "silent", "lost-segment", "half-copied", "kill", "ahead-untold"
+        *("not-asked", "off", "silent", "lost-segment", "half-copied", "kill", "ahead-untold")
     )
     assert any(books.unseen.values()) == is_partial
 
@@ -76,6 +76,12 @@ def test_no_row_of_a_member_with_a_wrong_clock_is_lost(tmp_path: Path, trouble: 
     assert told == {(name, hour_us) for name in worlds.MEMBERS for hour_us in hours}
     expected_s = worlds.SKEWS_MS[trouble] / 1000
     assert {node.skew_s for node in books.nodes} == {0.0, expected_s}
+
+
+def test_a_member_whose_telemetry_is_off_is_named_alike_in_each_hour(tmp_path: Path) -> None:
+    world, books = played(tmp_path, 1, "off", "")
+    (name,) = world.off or ()
+    assert set(books.unseen.values()) == {f"{name} has telemetry switched off"}
 
 
 def test_what_went_with_queues_has_a_fate(tmp_path: Path) -> None:

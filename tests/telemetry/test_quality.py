@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow
 import pytest
-from brokerd_telemetry import quality
+from brokerd_telemetry import quality, rules
 from brokerd_telemetry.columns import told
 from brokerd_telemetry.quality import NodeHour
+from brokerd_telemetry.rules import Facts
 
 from tests.telemetry import fleet
 
@@ -81,6 +82,56 @@ def test_a_member_that_was_up_and_of_which_there_is_no_row_is_missing() -> None:
     assert (line["start_us"], line["end_us"]) == (0, HOUR)
 
 
+def test_a_member_whose_telemetry_is_switched_off_is_said_to_be_so() -> None:
+    """Hour after hour in the same words, so that it is named once."""
+    found, boots = [hour(knows_peers=True)], dict[str, dict[str, object]]()
+    quality.note_boots(boots, found, [])
+    peers = {("c", 0): {"m": (0, HOUR), "o": (0, HOUR)}}
+    quality.judge(found, boots, peers, {("c", 0, "o"), ("c", 0, "n")})
+    told_of, *absent = found
+    assert (told_of.why, told_of.is_off) == ("", False)
+    whys = [each.why for each in absent]
+    assert whys == ["m silent 00:00-01:00", "o has telemetry switched off"]
+    off = quality.table(absent, [], {}, {})[1]
+    assert (off["is_off"], off["completeness"]) == (True, 0.0)
+    assert not list(rules.BY_ID["TELE-LOSS"].check(off, Facts()))
+    (hit,) = rules.BY_ID["TELE-OFF"].check(off, Facts())
+    assert (hit.name, rules.BY_ID["TELE-OFF"].severity) == ("o", "info")
+
+
+def test_segments_count_in_the_hour_of_their_names_whichever_run_took_them() -> None:
+    def path(boot: str, number: int) -> str:
+        hh = f"cluster=c/node=n/dt=1970-01-01/hh=0{number}"
+        return f"{hh}/sample.{boot}.00000{number}.0-9.10.jsonl.gz"
+
+    entries = [
+        {"boot": boot, "hour": "1970-01-01T00", "seq0": 0, "first_seq": first}
+        for boot, first in (("b", 0), ("b", 4), ("a", 1))
+    ]
+    others = {
+        "segments_quarantined": [path("b", 0), path("b", 1), path("a", 0), "odd"],
+        "segments_duplicate": [path("a", 0)],
+    }
+    rows = quality.table([hour(), hour(boot="a")], entries, {}, others)
+    columns = ("boot", "segments", "rows_overlapping", *others)
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        ("b", 2, 4, 1, 0),
+        ("a", 1, 1, 1, 1),
+    ]
+
+
+def test_the_newest_hour_says_how_far_a_clock_is_off_the_jobs() -> None:
+    old, new, other = hour(), hour(last_us=HOUR + 5), hour("m", "c")
+    quality.note_clocks([old, new, other], {("c", "n"): -300.0, ("d", "m"): 9.0})
+    assert [each.job_skew_s for each in (old, new, other)] == [None, -300.0, None]
+    (row,) = quality.table([new], [], {}, {})
+    (hit,) = rules.BY_ID["TELE-CLOCK"].check(row, Facts())
+    assert hit.value == -300.0
+    assert "300 s behind that of the machine of the job" in hit.message
+    quality.note_clocks([other], {("", "m"): 9.0})
+    assert other.job_skew_s == 9.0
+
+
 def test_a_member_that_was_down_is_not_missing() -> None:
     assert len(judged(hour(knows_peers=True), peers={"o": None})) == 1
 
@@ -127,6 +178,8 @@ def test_rows_name_when_each_peer_was_up() -> None:
         line["peer"]: (line["from_us"], line["until_us"]) for line in told.peers(rows).to_pylist()
     }
     assert found == {"b": (10, 30), "c": (10, 20), "d": (None, None)}
+    off = pyarrow.array([["c"], None, ["c"]], names)
+    assert told.switched_off(rows.append_column("peers_off", off)) == ["c"]
 
 
 def test_rows_that_no_segment_has_are_lost_though_no_member_says_so() -> None:

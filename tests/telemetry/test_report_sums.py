@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow
-from brokerd_telemetry import report
+from brokerd_telemetry import report, report_fates, schema
 from brokerd_telemetry.columns import report_sums
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,3 +129,74 @@ def test_letters(rows: list[dict[str, Any]]) -> None:
         entry[1] += row["lost"]
     assert {key(row): [row["n"], row["lost"]] for row in found} == sums
     assert len(found) == len(sums)
+
+
+FATES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(["exchange", "queue"]),
+            "vhost": st.just("v"),
+            "object": st.sampled_from("ab"),
+            "window_start": st.integers(0, 3).map(
+                lambda hour: datetime(2026, 11, 20, hour, tzinfo=UTC)
+            ),
+            **dict.fromkeys(("waited", "came", *schema.FATES), NUMBERS),
+        }
+    ),
+    max_size=12,
+    unique_by=lambda row: (row["kind"], row["object"], row["window_start"]),
+)
+
+
+@given(FATES)
+def test_fates_of_hours_add_up_and_the_rest_is_unknown(hours: list[dict[str, Any]]) -> None:
+    found = report_sums.fates(pyarrow.Table.from_pylist(hours, report.FATES)).to_pylist()
+    assert [row["came"] for row in found] == sorted((row["came"] for row in found), reverse=True)
+    for row in found:
+        key = row["kind"], row["object"]
+        own = [each for each in hours if (each["kind"], each["object"]) == key]
+        own.sort(key=lambda each: each["window_start"])
+        assert (row["waited"], row["waiting"]) == (own[0]["waited"], own[-1]["waiting"])
+        for name in ("came", "routed", "delivered"):
+            assert row[name] == sum(each[name] for each in own)
+        assert (
+            row["waited"] + row["came"] == sum(row[name] for name in schema.FATES) + row["unknown"]
+        )
+    names = {(each["kind"], each["object"]) for each in hours}
+    assert {(row["kind"], row["object"]) for row in found} == names
+
+
+def test_fates_of_clusters_are_sums() -> None:
+    nothing = dict.fromkeys((*schema.FATES, "unknown"), 0)
+    rows = [
+        {"cluster": cluster, "kind": "queue", **nothing, "waiting": count, "unknown": -count}
+        for cluster, count in (("a", 1), ("a", 2), ("b", 4))
+    ]
+    found = report_sums.fates_by_cluster(pyarrow.Table.from_pylist(rows))
+    assert [(row["cluster"], row["waiting"], row["unknown"]) for row in found] == [
+        ("a", 3, -3),
+        ("b", 4, -4),
+    ]
+
+
+def test_the_section_of_fates_marks_what_is_unknown() -> None:
+    """Of a virtual host it may be on its way; of a queue it is a bug of the broker."""
+    at = datetime(2026, 11, 20, 14, tzinfo=UTC)
+    nothing = dict.fromkeys(("waited", "came", *schema.FATES), 0)
+    hours = [
+        {"kind": kind, "vhost": "v", "object": name, "window_start": at, **nothing, **more}
+        for kind, name, more in (
+            ("exchange", "", {"came": 5, "routed": 5}),
+            ("queue", "<q>", {"waited": 2, "came": 5, "delivered": 4, "waiting": 2}),
+            ("vhost", "*", {"came": 7, "routed": 5}),
+        )
+    ]
+    section = report_fates.section(
+        report_sums.fates(pyarrow.Table.from_pylist(hours, report.FATES))
+    )
+    assert "(default exchange)" in section
+    assert "&lt;q&gt;" in section
+    assert section.count('<span class="badge bad">1</span>') == 1
+    assert section.count('<span class="badge dim">2</span>') == 1
+    empty = report_sums.fates(pyarrow.Table.from_pylist([], report.FATES))
+    assert "No message came" in report_fates.section(empty)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ class Member(telemetry_pb2_grpc.TelemetryServicer):
         self.authorization = ""
         #: Name, address, is it this one.
         self.members: list[tuple[str, str, bool]] = []
+        #: By how much its clock is ahead; None: of a version that does not tell.
+        self.ahead_s: float | None = None
 
     def _rows(self) -> list[Any]:
         return [
@@ -48,7 +51,8 @@ class Member(telemetry_pb2_grpc.TelemetryServicer):
             telemetry_pb2.ClusterMember(name=name, address=address, is_self=is_self)
             for name, address, is_self in self.members
         ]
-        return telemetry_pb2.SealResponse(segments=self._rows(), members=members)
+        now_us = 0 if self.ahead_s is None else time.time_ns() // 1000 + int(self.ahead_s * 1e6)
+        return telemetry_pb2.SealResponse(segments=self._rows(), members=members, now_us=now_us)
 
     def ListSegments(self, request: Any, context: Any) -> Any:
         return telemetry_pb2.ListSegmentsResponse(segments=self._rows())
@@ -90,6 +94,25 @@ def member() -> Iterator[tuple[Member, str]]:
 
 def pull(address: str, raw: Path, known: set[str] | None = None) -> sources.Pulled:
     return sources.pull(Access((address,)), raw, known or set(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "found"),
+    [(None, {}), (0.0, {}), (3.0, {}), (300.0, {"n": 300}), (-60.0, {"n": -60})],
+)
+def test_a_clock_that_differs_from_the_one_here_is_noticed(
+    member: tuple[Member, str], tmp_path: Path, ahead_s: float | None, found: dict[str, int]
+) -> None:
+    """A lone member has no others who know better."""
+    served, address = member
+    served.ahead_s, served.members = ahead_s, [("n", address, True)]
+    clocks = pull(address, tmp_path).clocks
+    assert {name: round(skew_s) for name, skew_s in clocks.items()} == found
+
+
+def test_a_clock_is_not_judged_by_an_answer_that_took_as_long_as_it_may_be_off() -> None:
+    assert sources._ahead_s(110_000_000, 100.0, 101.0) == 9.5
+    assert sources._ahead_s(110_000_000, 100.0, 112.0) == 0.0
 
 
 def test_what_is_new_is_fetched_once(member: tuple[Member, str], tmp_path: Path) -> None:

@@ -5,14 +5,16 @@ wrong is found (worlds.py).  One of each kind, more in `make telemetry-worlds`.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from brokerd_telemetry import schema
 
 from tests.telemetry import worlds
-from tests.telemetry.test_job import query, run
+from tests.telemetry.test_job import REPOSITORY, query, run
 
 #: Of each kind but the one that worlds.make leaves out.
 SEEDS = range(max(1, int(os.environ.get("SPARK_WORLDS", "0")) // (len(worlds.KINDS) - 1)))
@@ -22,10 +24,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 @dataclass
 class Done:
-    """A run over all worlds."""
+    """A run over all worlds, and what it said."""
 
     worlds: list[worlds.World]
     out: Path
+    said: str
 
     def of(self, trouble: str, sql: str) -> list[tuple[Any, ...]]:
         """Ask the tables of the first world with a trouble."""
@@ -40,8 +43,7 @@ class Done:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     raw, out = tmp_path_factory.mktemp("raw"), tmp_path_factory.mktemp("out")
     made = worlds.make(raw, SEEDS)
-    run(raw, out)
-    return Done(made, out)
+    return Done(made, out, run(raw, out))
 
 
 def test_no_world_is_accused_without_cause_and_each_bug_is_found(done: Done) -> None:
@@ -74,6 +76,66 @@ def test_a_member_that_was_not_asked_is_named(done: Done) -> None:
     folder = done.out / "publish" / "clusters" / "world~not-asked-sound-0"
     page = (folder / "report.html").read_text()
     assert page.index("Not all was seen: ") < page.index("Clients published")
+
+
+def test_a_member_whose_telemetry_is_off_is_named_once(done: Done) -> None:
+    (name,) = done.world("off").off or ()
+    found = done.of("off", "SELECT DISTINCT rule, object FROM findings WHERE {where} "
+                    "AND rule LIKE 'TELE%'")  # fmt: skip
+    assert found == [("TELE-OFF", name)]
+    folder = done.out / "publish" / "clusters" / "world~off-sound-0"
+    page = (folder / "report.html").read_text()
+    assert f"Not all was seen: {name} has telemetry switched off." in page
+
+
+def test_each_table_is_told_of_with_its_rows_and_its_time(done: Done) -> None:
+    told = re.findall(r"^telemetry: (\w+): ([\d,]+) rows, [\d.]+ s$", done.said, re.MULTILINE)
+    counts = {name: int(count.replace(",", "")) for name, count in told}
+    assert counts.keys() >= {"audit_1h", "fates_1h", "usage_1h", "data_quality_1h", "findings"}
+    for name in ("audit_1h", "fates_1h", "findings"):
+        assert query(done.out, f"SELECT count(*) FROM {name}") == [(counts[name],)]
+
+
+#: Fates, but for `unknown`, with a sign for each row.
+FATES = " + ".join(schema.FATES)
+
+
+def test_fates_add_up_in_each_row(done: Done) -> None:
+    off = f"SELECT cluster, kind, object FROM fates_1h WHERE waited + came <> {FATES} + unknown"
+    assert query(done.out, off) == []
+
+
+def test_in_sound_worlds_no_fate_in_a_queue_or_exchange_is_unknown(done: Done) -> None:
+    sql = "SELECT DISTINCT kind FROM fates_1h WHERE unknown <> 0 AND cluster LIKE '%-sound-%'"
+    assert query(done.out, sql) == [("vhost",)]
+    assert done.of("calm", "SELECT DISTINCT unknown <> 0 FROM fates_1h WHERE {where}") == [(False,)]
+
+
+def test_a_planted_bug_is_a_fate_that_is_not_known(done: Done) -> None:
+    sql = (
+        "SELECT DISTINCT kind FROM fates_1h WHERE unknown <> 0 AND cluster = 'world/calm-{}-0' "
+        "AND kind <> 'vhost'"
+    )
+    assert query(done.out, sql.format("ack-missing")) == [("queue",)]
+    assert query(done.out, sql.format("outcome-missing")) == [("exchange",)]
+
+
+def test_fates_of_queues_that_are_gone(done: Done) -> None:
+    world = done.world("gone")
+    rows = done.of("gone", "SELECT sum(gone_with_queue)::BIGINT FROM fates_1h WHERE {where}")
+    assert rows == [(sum(world.gone.values()),)]
+    left = done.of("gone", "SELECT sum(waiting)::BIGINT FROM fates_1h WHERE {where} "
+                   "AND kind = 'queue' AND hour(window_start) = 15")  # fmt: skip
+    assert left == [(sum(queue.ready + queue.unacked for queue in world.queues),)]
+
+
+def test_the_documented_questions_have_answers(done: Done) -> None:
+    """By DuckDB, over the published views; but for unroutable messages, which no world has."""
+    text = (REPOSITORY / "docs" / "concepts" / "telemetry.md").read_text()
+    questions = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    assert len(questions) == 3
+    for sql in questions:
+        assert bool(query(done.out, sql.strip().rstrip(";"))) == ("unroutable_1h" not in sql), sql
 
 
 def test_what_came_late_is_judged_after_all(done: Done) -> None:

@@ -22,7 +22,7 @@ MEMBERS = ("n0", "n1", "n2")
 #: By how much a member's clock is ahead, which the others tell it.
 SKEWS_MS = {"ahead": 300_000, "behind": -3_600_000, "ahead-untold": 300_000}
 #: What may happen to a world; "" is nothing.
-TROUBLES = ("", "kill", "gone", "not-asked", "silent", "late", "lost-segment", "half-copied",
+TROUBLES = ("", "kill", "gone", "not-asked", "off", "silent", "late", "lost-segment", "half-copied",
             *SKEWS_MS)  # fmt: skip
 #: Troubles that come together, of which each seed takes one pair.
 PAIRS = (
@@ -101,6 +101,7 @@ class World:
             self._declare(100 + uid, f"q{uid}")
         victim = self.rng.choice(MEMBERS)
         when = self.rng.randrange(10, STEPS - 10)
+        self.off = [victim] if self.has("off") else None
         self.skews_ms = {victim: sum(ms for name, ms in SKEWS_MS.items() if self.has(name))}
         self._set_clock(victim)
         for step in range(STEPS):
@@ -123,7 +124,7 @@ class World:
         """
         if name != victim:
             return False
-        return self.has("not-asked") or (
+        return self.has("not-asked", "off") or (
             step > when and (self.has("silent") or (self.has("late") and step < STEPS))
         )
 
@@ -187,6 +188,7 @@ class World:
             node.now_us = t1_us
             node.peers = [other for other in MEMBERS if other not in (name, killed)]
             led = [queue for queue in self.queues if self.leaders[queue.uid][0] == name]
+            node.peers_off = self.off
             node.collect(t0_us, t1_us, led, *(self.leaders[queue.uid][1] for queue in led))
         if killed:
             self._seal(killed, step)

@@ -31,8 +31,8 @@ def taken(wanted: Iterable[Wanted], *, skips: bool) -> tuple[list[Wanted], list[
             spec, keys = _without_keys(spec)
             if keys:
                 rest = "the rest is taken" if spec["definition"] else "it has no others"
-                why = f"keys that are not here: {', '.join(keys)}; {rest}"
-                left.append(_line(kind, vhost, name, why))
+                text = f"keys that are not here: {', '.join(keys)}; {rest}"
+                left.append(_line(kind, vhost, name, text))
                 if not spec["definition"]:
                     continue
         why = _fault(kind, vhost, spec, gone)

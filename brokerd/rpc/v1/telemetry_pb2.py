@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62rokerd/rpc/v1/telemetry.proto\x12\nbrokerd.v1\"\x15\n\x13ListSegmentsRequest\"5\n\x07Segment\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"=\n\x14ListSegmentsResponse\x12%\n\x08segments\x18\x01 \x03(\x0b\x32\x13.brokerd.v1.Segment\"\"\n\x12ReadSegmentRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x1c\n\x0cSegmentChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x1f\n\x0eReleaseRequest\x12\r\n\x05paths\x18\x01 \x03(\t\"#\n\x0fReleaseResponse\x12\x10\n\x08released\x18\x01 \x01(\r\"\r\n\x0bSealRequest\"?\n\rClusterMember\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07is_self\x18\x03 \x01(\x08\"a\n\x0cSealResponse\x12%\n\x08segments\x18\x01 \x03(\x0b\x32\x13.brokerd.v1.Segment\x12*\n\x07members\x18\x02 \x03(\x0b\x32\x19.brokerd.v1.ClusterMember\")\n\x0bResultChunk\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x13\n\x11PutResultResponse2\xef\x02\n\tTelemetry\x12Q\n\x0cListSegments\x12\x1f.brokerd.v1.ListSegmentsRequest\x1a .brokerd.v1.ListSegmentsResponse\x12I\n\x0bReadSegment\x12\x1e.brokerd.v1.ReadSegmentRequest\x1a\x18.brokerd.v1.SegmentChunk0\x01\x12\x42\n\x07Release\x12\x1a.brokerd.v1.ReleaseRequest\x1a\x1b.brokerd.v1.ReleaseResponse\x12\x39\n\x04Seal\x12\x17.brokerd.v1.SealRequest\x1a\x18.brokerd.v1.SealResponse\x12\x45\n\tPutResult\x12\x17.brokerd.v1.ResultChunk\x1a\x1d.brokerd.v1.PutResultResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62rokerd/rpc/v1/telemetry.proto\x12\nbrokerd.v1\"\x15\n\x13ListSegmentsRequest\"5\n\x07Segment\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"=\n\x14ListSegmentsResponse\x12%\n\x08segments\x18\x01 \x03(\x0b\x32\x13.brokerd.v1.Segment\"\"\n\x12ReadSegmentRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x1c\n\x0cSegmentChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x1f\n\x0eReleaseRequest\x12\r\n\x05paths\x18\x01 \x03(\t\"#\n\x0fReleaseResponse\x12\x10\n\x08released\x18\x01 \x01(\r\"\r\n\x0bSealRequest\"?\n\rClusterMember\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07is_self\x18\x03 \x01(\x08\"q\n\x0cSealResponse\x12%\n\x08segments\x18\x01 \x03(\x0b\x32\x13.brokerd.v1.Segment\x12*\n\x07members\x18\x02 \x03(\x0b\x32\x19.brokerd.v1.ClusterMember\x12\x0e\n\x06now_us\x18\x03 \x01(\x03\")\n\x0bResultChunk\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x13\n\x11PutResultResponse2\xef\x02\n\tTelemetry\x12Q\n\x0cListSegments\x12\x1f.brokerd.v1.ListSegmentsRequest\x1a .brokerd.v1.ListSegmentsResponse\x12I\n\x0bReadSegment\x12\x1e.brokerd.v1.ReadSegmentRequest\x1a\x18.brokerd.v1.SegmentChunk0\x01\x12\x42\n\x07Release\x12\x1a.brokerd.v1.ReleaseRequest\x1a\x1b.brokerd.v1.ReleaseResponse\x12\x39\n\x04Seal\x12\x17.brokerd.v1.SealRequest\x1a\x18.brokerd.v1.SealResponse\x12\x45\n\tPutResult\x12\x17.brokerd.v1.ResultChunk\x1a\x1d.brokerd.v1.PutResultResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,11 +50,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLUSTERMEMBER']._serialized_start=338
   _globals['_CLUSTERMEMBER']._serialized_end=401
   _globals['_SEALRESPONSE']._serialized_start=403
-  _globals['_SEALRESPONSE']._serialized_end=500
-  _globals['_RESULTCHUNK']._serialized_start=502
-  _globals['_RESULTCHUNK']._serialized_end=543
-  _globals['_PUTRESULTRESPONSE']._serialized_start=545
-  _globals['_PUTRESULTRESPONSE']._serialized_end=564
-  _globals['_TELEMETRY']._serialized_start=567
-  _globals['_TELEMETRY']._serialized_end=934
+  _globals['_SEALRESPONSE']._serialized_end=516
+  _globals['_RESULTCHUNK']._serialized_start=518
+  _globals['_RESULTCHUNK']._serialized_end=559
+  _globals['_PUTRESULTRESPONSE']._serialized_start=561
+  _globals['_PUTRESULTRESPONSE']._serialized_end=580
+  _globals['_TELEMETRY']._serialized_start=583
+  _globals['_TELEMETRY']._serialized_end=950
 # @@protoc_insertion_point(module_scope)

@@ -65,12 +65,14 @@ class ClusterMember(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., is_self: _Optional[bool] = ...) -> None: ...
 
 class SealResponse(_message.Message):
-    __slots__ = ("segments", "members")
+    __slots__ = ("segments", "members", "now_us")
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    NOW_US_FIELD_NUMBER: _ClassVar[int]
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     members: _containers.RepeatedCompositeFieldContainer[ClusterMember]
-    def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ...) -> None: ...
+    now_us: int
+    def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ..., now_us: _Optional[int] = ...) -> None: ...
 
 class ResultChunk(_message.Message):
     __slots__ = ("name", "data")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute as pc
 
-from brokerd_telemetry.schema import ENDS
+from brokerd_telemetry.schema import ENDS, FATES
 
 Row = dict[str, Any]
 
@@ -125,6 +125,34 @@ def purged(queues: pyarrow.Table) -> int:
     for name in ENDS:
         removed = pc.subtract(removed, counted[name])
     return _sum(pc.max_element_wise(removed, 0))
+
+
+def fates(hours: pyarrow.Table) -> pyarrow.Table:
+    """Return fates_1h over its hours, those with most messages first: what waited before the first,
+    what came, what became of it, what waits at the end of the last, and the rest as `unknown`.
+    """
+    keys = ["kind", "vhost", "object"]
+    sums = ["came", *(name for name in FATES if name != "waiting")]
+    found = (
+        hours.sort_by("window_start")
+        .group_by(keys, use_threads=False)
+        .aggregate([*((name, "sum") for name in sums), ("waited", "first"), ("waiting", "last")])
+    )
+    names = [*keys, *(f"{name}_sum" for name in sums), "waited_first", "waiting_last"]
+    made = found.select(names).rename_columns([*keys, *sums, "waited", "waiting"])
+    rest = pc.add(made["waited"], made["came"])
+    for name in FATES:
+        rest = pc.subtract(rest, made[name])
+    return made.append_column("unknown", rest).sort_by([("came", "descending")])
+
+
+def fates_by_cluster(rows: pyarrow.Table) -> list[Row]:
+    """Return a row for each cluster and kind of fates_1h."""
+    keys, names = ["cluster", "kind"], [*FATES, "unknown"]
+    found = rows.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in names])
+    made = found.select([*keys, *(f"{name}_sum" for name in names)]).rename_columns([*keys, *names])
+    lines: list[Row] = made.to_pylist()
+    return lines
 
 
 def letters(rows: pyarrow.Table) -> list[Row]:

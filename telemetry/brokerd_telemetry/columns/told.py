@@ -11,7 +11,7 @@ _COLUMNS = (*_KEY, "t0", "t1")
 _ALSO = {
     "gap": ("rows",),
     "boot": ("state",),
-    "node": ("peers", "peers_down", "skew_ms"),
+    "node": ("peers", "peers_down", "peers_off", "skew_ms"),
     "queue": ("members",),
 }
 
@@ -71,6 +71,12 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
             "behind_ms": pc.min_element_wise(counted("behind_min"), 0),
         }
     )
+
+
+def switched_off(rows: pyarrow.Table) -> list[str]:
+    """Return the peers of which members' own rows say that their telemetry is switched off."""
+    names: list[str] = pc.unique(pc.list_flatten(rows["peers_off"])).to_pylist()
+    return names
 
 
 def peers(rows: pyarrow.Table) -> pyarrow.Table:

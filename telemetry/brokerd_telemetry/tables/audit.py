@@ -115,7 +115,8 @@ def _queues(inputs: Inputs) -> DataFrame:
     return rows.where((f.col("equation") != "letters") | f.col("at_least_once")).select(*_COLUMNS)
 
 
-def _per_exchange(inputs: Inputs) -> DataFrame:
+def per_exchange(inputs: Inputs) -> DataFrame:
+    """Return what each exchange counted in each hour."""
     return (
         inputs.kind("exchange")
         .groupBy("cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "exchange")
@@ -130,7 +131,7 @@ def _exchanges(inputs: Inputs) -> DataFrame:
         outcomes = outcomes + f.col(name)
     sides = (f.col("in") + f.col("internal_in"), outcomes)
     return _rows(
-        _per_exchange(inputs), "exchange", f.col("exchange"), sides, f.lit(None).cast("string")
+        per_exchange(inputs), "exchange", f.col("exchange"), sides, f.lit(None).cast("string")
     )
 
 

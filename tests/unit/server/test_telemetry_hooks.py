@@ -177,6 +177,9 @@ class Peers:
     def standing(self) -> tuple[list[str], list[str]]:
         return [], []
 
+    def switched_off(self) -> list[str]:
+        return []
+
     def addresses(self) -> dict[str, str]:
         return {"n": "host:1"}
 

@@ -43,6 +43,22 @@ async def test_members_that_answer_are_found_by_any_other() -> None:
     assert (await calls.handler({}))["grpc_port"] == 5680
 
 
+async def test_members_say_whether_their_telemetry_is_switched_off() -> None:
+    """One of an earlier version does not say, and is taken to have it on."""
+    off = {"grpc_port": 1, "now_ms": 0.0, "is_enabled": False}
+    calls = Calls(b=off, c={"grpc_port": 1, "now_ms": 0.0})
+    found = peers(calls)
+    await found.look()
+    assert found.switched_off() == ["b"]
+    assert (await calls.handler({}))["is_enabled"] is True
+    calls.answers["b"] = off | {"is_enabled": True}
+    await found.look()
+    assert found.switched_off() == []
+    own = Calls()
+    TelemetryPeers(Members("a", lambda: ADDRESSES, set, own), 1, is_enabled=False)
+    assert (await own.handler({}))["is_enabled"] is False
+
+
 class Clocks:
     """A clock that may be set, and one that may not."""
 

@@ -43,7 +43,9 @@ async def member(tmp_path: Path) -> AsyncIterator[Member]:
     made = Member(tmp_path)
     server = grpc.aio.server()
     telemetry_pb2_grpc.add_TelemetryServicer_to_server(  # type: ignore[no-untyped-call]
-        TelemetryService(made.writer, made.results, made.authorise, made.collect, made.members),
+        TelemetryService(
+            made.writer, made.results, made.authorise, made.collect, made.members, lambda: 5
+        ),
         server,
     )
     port = server.add_insecure_port("127.0.0.1:0")
@@ -66,6 +68,7 @@ async def test_seal_counts_first_and_then_hands_out_everything(member: Member) -
     assert member.collected == 1
     found = [(item.name, item.address, item.is_self) for item in sealed.members]
     assert found == member.members()
+    assert sealed.now_us == 5
     (sample,) = [item for item in sealed.segments if "/sample." in item.path]
     data = await read(member, sample.path)
     assert len(data) == sample.size

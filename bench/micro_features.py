@@ -23,8 +23,9 @@ from brokerd.core.annotations import Annotations, Death
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.message import Content
 from brokerd.core.queue import deaths, enqueue_commands, queue_commands
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Deliver
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.machine import Meta

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from brokerd.core.confirms import Confirms
 from brokerd.core.queue import enqueue_commands, queue_commands
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout, Kind
+from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.core.unacked import Unacked

@@ -41,8 +41,6 @@ ROOMS = (
     "server/grpc/rpc_http2.py",
     "server/messages",
     "server/queues",
-    "server/queue_groups.py",
-    "server/member_queues.py",
     # It inherits from a compiled class, which only compiled ones may.
     "federation/internal_declare.py",
     "server/telemetry_hooks.py",

@@ -69,7 +69,6 @@ from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
 from brokerd.server.management.resting_rows import RestingRows
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
-from brokerd.server.member_queues import MemberQueues
 from brokerd.server.member_totals import MemberTotals
 from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
@@ -85,27 +84,28 @@ from brokerd.server.members.member_cluster import MemberCluster
 from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
 from brokerd.server.members.stuck_queues import StuckQueues
-from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import DeadLetterer
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
-from brokerd.server.messages.publishing import OnWayLimits
-from brokerd.server.messages.queue_leaders import CatalogOptions, QueueLeaders
 from brokerd.server.messages.refused_publishes import RefusedPublishes
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.messages.routing import MemberRouting
 from brokerd.server.messages.tracing import Tracer
-from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.server.messages.unfinished import Unfinished
 from brokerd.server.process import Process
-from brokerd.server.queue_groups import Listeners, QueueGroups
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.deliveries import DeliveryHub
+from brokerd.server.queues.directory import MemberQueues
+from brokerd.server.queues.leaders import CatalogOptions, QueueLeaders
+from brokerd.server.queues.publisher import OnWayLimits
+from brokerd.server.queues.replicas import Listeners, QueueGroups
+from brokerd.server.queues.turn_batches import TurnBatches
+from brokerd.server.queues.vanished import VanishedQueues
 from brokerd.server.runtime import MemberRuntime
 from brokerd.server.tasks import Tasks, log_failure
 from brokerd.server.telemetry_peers import TelemetryPeers
 from brokerd.server.timers import DeadlineWheel
 from brokerd.server.topology_walk import TopologyWalk
-from brokerd.server.vanished_queues import VanishedQueues
 from brokerd.server.variables import Variables
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters

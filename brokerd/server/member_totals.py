@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from brokerd.server.access.client_counts import ClientCounts
-    from brokerd.server.queue_groups import QueueGroups
+    from brokerd.server.queues.replicas import QueueGroups
     from brokerd.telemetry.client_totals import ClientTotals
 
 

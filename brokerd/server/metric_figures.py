@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.core.queue.queue_state import COUNTERS
-from brokerd.server.queue_table import AT
+from brokerd.server.queues.table import AT
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.audit_log import AuditLog
     from brokerd.server.listings.ports import Monitor
-    from brokerd.server.member_queues import MemberQueues
     from brokerd.server.members.kept_aside import KeptAside
     from brokerd.server.members.refill import Refill
-    from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.refused_publishes import RefusedPublishes
     from brokerd.server.messages.routing import MemberRouting
-    from brokerd.server.queue_groups import QueueGroups
+    from brokerd.server.queues.deliveries import DeliveryHub
+    from brokerd.server.queues.directory import MemberQueues
+    from brokerd.server.queues.replicas import QueueGroups
 
 #: Descriptors, start time, CPU and memory of the process, in the names of the Prometheus clients.
 _PROCESS = ProcessCollector(namespace="brokerd", registry=None)

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from brokerd.server import metrics_rabbitmq
 from brokerd.server.metric_figures import SLICE, Figures, Sources
-from brokerd.server.queue_table import AT
+from brokerd.server.queues.table import AT
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ASKED_MAX = 64
 
 #: Name after PREFIX (or whole, if it begins with that of the product), type, help, and the value.
 Column: TypeAlias = tuple[str, str, str, Callable[[R], float]]
-#: The same of a queue: its value is the sum of these of queue_table.py.
+#: The same of a queue: its value is the sum of these of queues/table.py.
 _Figure: TypeAlias = tuple[str, str, str, tuple[str, ...]]
 
 _CONSUMERS: _Figure = ("queue_consumers", "gauge", "Consumers.", ("consumers",))
@@ -258,7 +258,7 @@ async def _of_queues(sources: Sources, wanted: Asked) -> list[bytes]:
 
 
 def _values(figures: Iterable[_Figure]) -> list[Column[array[int]]]:
-    """Return columns of a table whose rows are those of queue_table.py."""
+    """Return columns of a table whose rows are those of queues/table.py."""
 
     def value_of(names: tuple[str, ...]) -> Callable[[array[int]], float]:
         places = [AT[name] for name in names]

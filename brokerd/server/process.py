@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from brokerd.core.catalog.catalog_objects import ConnectionId
-from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.turn_batches import TurnBatches
 
 
 class Process:

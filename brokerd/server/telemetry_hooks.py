@@ -21,8 +21,8 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.federation.link_rows import LinkRows
 from brokerd.server.grpc import rpc_auth
-from brokerd.server.messages.ports import Identity as MemberIdentity
-from brokerd.server.queue_ends import QueueEnds
+from brokerd.server.queues.ends import QueueEnds
+from brokerd.server.queues.ports import Identity as MemberIdentity
 from brokerd.server.slices import in_slices
 from brokerd.telemetry.counters import Counters, QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter

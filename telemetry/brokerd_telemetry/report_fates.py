@@ -1,5 +1,5 @@
 """The report's section of fates: what became of the messages of exchanges, virtual hosts and
-queues.  PURE.
+queues.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from brokerd.core.queue import (
     settling_gets,
 )
 from brokerd.core.queue import queue_decoders as decoders
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
@@ -139,9 +140,7 @@ def _queue_log(**options: object) -> tuple[list[bytes], QueueMachine]:
         settling_gets.encode(queue_commands.encode_get(consumer(), True), [(1, 2), (3, 5)]),
         queue_commands.encode_resume(consumer(), [(1, 3)]),
         queue_commands.encode_cancel(consumer()),
-        queue_commands.encode_checkout(
-            queue_commands.Checkout(consumer("g"), 3, False, False, 0, "u", credit=2)
-        ),
+        queue_commands.encode_checkout(Checkout(consumer("g"), 3, False, False, 0, "u", credit=2)),
         queue_commands.encode_ranges(
             queue_commands.Kind.RETURN, consumer("g"), [(1, 2)], ReturnCause.UNWRITTEN
         ),

@@ -25,6 +25,7 @@ from brokerd.core.queue import (
     queue_commands,
     settling_gets,
 )
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -153,7 +154,7 @@ class Way:
         self._now_ms = 1_000
         # Of what comes at once to a queue with priorities, a consumer gets the highest first.
         if prefetch is not None and not options.max_priority:
-            checkout = queue_commands.Checkout(_holder(CONSUMER), prefetch, False, False, 0, "u")
+            checkout = Checkout(_holder(CONSUMER), prefetch, False, False, 0, "u")
             self._send(queue_commands.encode_checkout(checkout))
 
     # -- the history

@@ -31,6 +31,7 @@ from brokerd.core.queue import (
     queue_lanes,
     settling_gets,
 )
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -388,9 +389,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.credit.pop(who, None)
         if credit is not None:
             self.credit[who] = credit
-        checkout = queue_commands.Checkout(
-            who, prefetch, no_ack, False, priority, "u", credit=credit
-        )
+        checkout = Checkout(who, prefetch, no_ack, False, priority, "u", credit=credit)
         self.apply(queue_commands.encode_checkout(checkout))
 
     @rule(data=st.data(), credit=st.integers(0, 4))
@@ -401,7 +400,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for row in rows:
             self.credit[who] += credit
             settings = (row["prefetch"], row["no_ack"], False, row["priority"], "u")
-            checkout = queue_commands.Checkout(who, *settings, credit=credit)
+            checkout = Checkout(who, *settings, credit=credit)
             self.apply(queue_commands.encode_checkout(checkout))
 
     @rule(channel=st.sampled_from(CHANNELS), tag=st.sampled_from(TAGS))

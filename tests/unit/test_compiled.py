@@ -44,6 +44,19 @@ def test_compiling_says_nothing_of_warnings_and_all_of_errors(tmp_path: Path) ->
         assert is_wrong or not done.stderr
 
 
+def test_what_a_publish_passes_is_compiled() -> None:
+    """A module that moves would leave the compiled form in silence."""
+    passed = {
+        *("amqp/channel", "amqp/connection", "server/amqp/connection", "server/amqp/session"),
+        *("server/amqp/channel_publishes", "server/messages/pipeline", "server/messages/routing"),
+        *("server/queues/publisher", "server/queues/turn_batches", "server/queues/stream"),
+        *("server/queues/client", "server/queues/leaders", "server/queues/deliveries"),
+        *("cluster/groups/group_client", "cluster/groups/inbox", "cluster/groups/driver"),
+        *("core/queue/enqueue_commands", "core/queue/queue_machine", "raft/node", "storage/wal"),
+    }
+    assert {f"brokerd/{name}.py" for name in passed} <= set(tool.sources())
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the package, whose sources a test may change."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from brokerd.core.message import Range
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue_options import QueueOptions
 from brokerd.core.ranges import normalize
@@ -72,24 +73,6 @@ class ReturnCause(IntEnum):
     RECOVER = 3
     #: The member has not written it to the client: it returns as if it had never left (ADR 69).
     UNWRITTEN = 4
-
-
-@dataclass(slots=True)
-class Checkout:
-    """Register a consumer, or change its settings; prefetch 0 means the queue type's ceiling."""
-
-    consumer: ConsumerId
-    prefetch: int
-    no_ack: bool
-    exclusive: bool
-    priority: int
-    #: Of the connection's user, for listings and telemetry.
-    user: str
-    #: x-consumer-timeout; None: the queue's (R-QQ-22).
-    timeout_ms: int | None = None
-    #: So many more messages may be handed out to it, besides what it was granted before; None: as
-    #: many as its prefetch allows.
-    credit: int | None = None
 
 
 _HEAD = struct.Struct("<BB")

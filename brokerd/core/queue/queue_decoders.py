@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, joined_settlements, queue_commands, settling_gets
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueHead
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue_options import QueueOptions, kept
 
 #: What decoding raises for bytes that are no command (json and unicode errors are ValueErrors).

@@ -29,12 +29,13 @@ from brokerd.core.queue import (
     queue_outline,
     queue_snapshot,
 )
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueStatus, encode_enqueue_reply
 from brokerd.core.queue.enqueuers import EnqueuerKey
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_intake import QueueIntake
 from brokerd.core.queue.queue_store import Span, runs_of
 from brokerd.core.queue_options import QueueOptions

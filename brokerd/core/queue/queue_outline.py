@@ -3,7 +3,7 @@
 Kept beside what a folded queue is made again of (ADR 61), so that ten thousand are listed without
 one of them being made.  In this process only: numbers in the machine's byte order, one for each of
 FIGURES, then two for each priority that has ready messages, then the tag of the consumer that is
-active alone (R-CS-7).  Made by `QueueMachine.outline`, read into server/queue_table.py.
+active alone (R-CS-7).  Made by `QueueMachine.outline`, read into server/queues/table.py.
 """
 
 from __future__ import annotations

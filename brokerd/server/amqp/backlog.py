@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.core.message import Content, Range
 from brokerd.core.queue.effects import Run
-from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.server.queues.deliveries import LocalConsumer, Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,7 @@ from brokerd.server.amqp.backlog import Backlog
 from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
-from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.server.queues.deliveries import LocalConsumer, Part
 from brokerd.server.queues.gets import Got
 from brokerd.server.queues.stream import GET_SETTLES_MAX, ChannelStream, Holder, Settle
 from brokerd.telemetry import client_totals

@@ -18,7 +18,7 @@ from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.channel_deliveries import FLUSH_BYTES, ChannelDeliveries
 from brokerd.server.messages import message_checks, reply_to
 from brokerd.server.messages.pipeline import Checked, Pipeline, Target
-from brokerd.server.messages.publishing import UNNUMBERED, Credit, Publisher
+from brokerd.server.queues.publisher import UNNUMBERED, Credit, Publisher
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.router import RouteResult

@@ -16,7 +16,7 @@ from brokerd.core.message import Content
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.transactions import Publish
 from brokerd.server.catalog.catalog_writer import QueueStuck
-from brokerd.server.messages.publishing import UNNUMBERED
+from brokerd.server.queues.publisher import UNNUMBERED
 
 if TYPE_CHECKING:
     from brokerd.server.messages.pipeline import Target

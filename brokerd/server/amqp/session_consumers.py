@@ -18,14 +18,14 @@ from brokerd.cluster.errors import GroupGone
 from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import message_checks, reply_to
-from brokerd.server.messages.delivery import LocalConsumer
+from brokerd.server.queues.deliveries import LocalConsumer
 
 log = logging.getLogger(__name__)
 

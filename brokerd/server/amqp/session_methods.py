@@ -15,7 +15,7 @@ from brokerd.core import confirms
 from brokerd.core.catalog import arguments, catalog_commands, declare, refusals
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
-from brokerd.core.queue.queue_replies import Counts
+from brokerd.core.queue.client_shapes import Counts
 from brokerd.server.amqp import session_consumers, session_transactions
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.catalog import audit, topology

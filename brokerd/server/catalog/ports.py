@@ -15,7 +15,7 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.raft.messages import NodeId
 
 if TYPE_CHECKING:
-    from brokerd.core.queue.queue_replies import Counts, Deleted
+    from brokerd.core.queue.client_shapes import Counts, Deleted
     from brokerd.server.catalog.audit import Author
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from brokerd.cluster.groups import placement
 from brokerd.core.catalog import catalog_commands, policy
 from brokerd.core.catalog.catalog_objects import ConnectionId, Owner, Queue
-from brokerd.core.queue.queue_replies import Counts, Deleted
+from brokerd.core.queue.client_shapes import Counts, Deleted
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import member_states, ports
 from brokerd.server.catalog.catalog_writer import QueueStuck

@@ -22,16 +22,16 @@ from brokerd.core import unacked
 from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
-from brokerd.core.queue.queue_commands import Checkout
 from brokerd.core.ranges import RangeSet, normalize
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller, first_of
 from brokerd.server.messages import message_checks
-from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.server.queues.deliveries import LocalConsumer, Part
 from brokerd.server.queues.stream import ChannelStream, Settle
 from brokerd.telemetry import client_totals
 

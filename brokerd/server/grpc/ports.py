@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.members.catalog_members import CatalogMembers
-    from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
-    from brokerd.server.messages.publishing import OnWayLimits
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.queues.client import QueueClient
+    from brokerd.server.queues.deliveries import DeliveryHub
+    from brokerd.server.queues.publisher import OnWayLimits
     from brokerd.server.variables import Variables
 
 

@@ -28,8 +28,8 @@ from brokerd.server.grpc.publication_reader import (
     PublicationReader,
 )
 from brokerd.server.messages.pipeline import Pipeline, Target
-from brokerd.server.messages.publishing import Credit, Publisher
-from brokerd.server.messages.turn_batches import BATCH_BYTES_MAX
+from brokerd.server.queues.publisher import Credit, Publisher
+from brokerd.server.queues.turn_batches import BATCH_BYTES_MAX
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class PublishStream:
             self._defect.set_exception(error)
 
     def _offer(self) -> None:
-        """Send what was read, or let it wait while enough is on its way (publishing.py)."""
+        """Send what was read, or let it wait while enough is on its way (queues/publisher.py)."""
         self._is_offer_due = False
         self._finish_run()
         self._publisher.offer()

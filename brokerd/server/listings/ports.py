@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from brokerd.server.access.connections import GuestCall
     from brokerd.server.catalog import ports, topology_batch
     from brokerd.server.memory_breakdown import MemoryBreakdown
-    from brokerd.server.messages.delivery import DeliveryHub
-    from brokerd.server.queue_table import QueueTable
+    from brokerd.server.queues.deliveries import DeliveryHub
+    from brokerd.server.queues.table import QueueTable
     from brokerd.server.variables import Variables
 
 

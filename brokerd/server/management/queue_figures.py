@@ -1,7 +1,7 @@
 """Figures of single queues, in RabbitMQ's names: from the replica here, else from who has one.
 
 Every replica applies the same commands, so that a member answers for each queue that it holds, from
-the table that it keeps (queue_table.py); of the others it asks those who lead them
+the table that it keeps (queues/table.py); of the others it asks those who lead them
 (figures.py).  Deliveries are counted as one figure by the queue: `deliver` has gets and deliveries
 without acknowledgement in it, too (docs/compatibility.md).
 """
@@ -20,13 +20,13 @@ from brokerd.server import memory_breakdown
 from brokerd.server.management.call import Json
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.rates import Sample
-from brokerd.server.queue_table import AT, PLACES
+from brokerd.server.queues.table import AT, PLACES
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
     from brokerd.server.management.ports import ManagementServices
-    from brokerd.server.queue_table import QueueTable
+    from brokerd.server.queues.table import QueueTable
 
 #: Figures of a queue that travel between members: see `figures`.
 Figures: TypeAlias = dict[str, Any]
@@ -56,7 +56,7 @@ _STATS_AT = tuple(
 )
 #: Of rates, where nothing is known yet.
 STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
-#: What a sample has of a row (queue_table.py), and beside it the figures of a list.
+#: What a sample has of a row (queues/table.py), and beside it the figures of a list.
 _SAMPLED = ("messages", "ready", "unacked", *COUNTERS)
 _sample = operator.itemgetter(*(AT[name] for name in _SAMPLED))
 _LISTED = (

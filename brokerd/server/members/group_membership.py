@@ -89,7 +89,7 @@ class GroupMembership:
         self._begin()
 
     def topology_changed(self, change: catalog_effects.TopologyChanged) -> None:
-        """A listener of the catalog.  After a policy queue_leaders.py wakes who is concerned."""
+        """A listener of the catalog.  After a policy queues/leaders.py wakes who is concerned."""
         if change.kind == "queue":
             self.wake(change.uid)
         elif change.kind in ("member", "setting"):

@@ -27,8 +27,9 @@ from brokerd.raft.messages import NodeId
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import pipeline, ports, rerouting
 from brokerd.server.messages.dead_letter_headers import record_death
-from brokerd.server.messages.publishing import Publisher, Target, at_most_once
+from brokerd.server.queues import ports as queue_ports
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.publisher import Publisher, Target, at_most_once
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +84,10 @@ class DeadLetterer:
 
     def __init__(
         self,
-        queues: ports.Queues,
+        queues: queue_ports.Queues,
         client: QueueClient,
         routing: ports.Routing,
-        sender: ports.Sender,
+        sender: queue_ports.Sender,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """spawn(work) runs a worker until it has ended, or the member does."""
@@ -305,9 +306,9 @@ class Worker:
     def __init__(
         self,
         uid: int,
-        queues: ports.Queues,
+        queues: queue_ports.Queues,
         client: QueueClient,
-        sender: ports.Sender,
+        sender: queue_ports.Sender,
         counting: Counting,
         addressed: Callable[[Pending, QueueOptions], Addressed],
     ) -> None:

@@ -1,6 +1,6 @@
 """The broker as federation sees it: implements the ports of `federation/ports.py`.
 
-Reads the catalog's view, policies and liveness; publishes through `publishing.py` as every channel
+Reads the catalog's view, policies and liveness; publishes through `publisher.py` as every channel
 does.  Used by app.py, which gives it to the federation supervisor.
 """
 
@@ -36,10 +36,12 @@ from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import cluster_name, sealed_parameters
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
-from brokerd.server.messages import pipeline, publishing
+from brokerd.server.messages import pipeline
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
-from brokerd.server.messages.ports import Members, Routing, Sender
+from brokerd.server.messages.ports import Routing
 from brokerd.server.messages.queue_demand import QueueDemand, Queues
+from brokerd.server.queues import publisher
+from brokerd.server.queues.ports import Members, Sender
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class LinkPublisher:
         self._table: Table = {}
         self._keys: list[str] = []
         self._annotations = b""
-        self._publisher = publishing.Publisher(sender.batches, sender.next_uid(), self._answered)
+        self._publisher = publisher.Publisher(sender.batches, sender.next_uid(), self._answered)
 
     def publish(
         self,

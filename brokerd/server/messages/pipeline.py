@@ -19,9 +19,10 @@ from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content, Route
 from brokerd.core.profiles import Profile
-from brokerd.server.messages import message_checks, ports, publishing
+from brokerd.server.messages import message_checks, ports
 from brokerd.server.messages.message_checks import Client
 from brokerd.server.messages.reply_to import Replies
+from brokerd.server.queues import publisher
 from brokerd.telemetry.client_totals import ClientTotals
 from brokerd.telemetry.counters import ConfirmClock
 
@@ -40,7 +41,7 @@ class Channel(Protocol):
         ...
 
     def answered(self, outcomes: list[tuple[int, int, int]]) -> None:
-        """Take what became of some numbers (publishing.Outcome)."""
+        """Take what became of some numbers (publisher.Outcome)."""
         ...
 
 
@@ -48,9 +49,9 @@ class Taker(Protocol):
     """A publisher, as those see it who only add to it."""
 
     def add(
-        self, targets: Sequence[publishing.Target], contents: list[Content], first_number: int
+        self, targets: Sequence[publisher.Target], contents: list[Content], first_number: int
     ) -> None:
-        """Put a run of messages into these queues (publishing.Publisher)."""
+        """Put a run of messages into these queues (publisher.Publisher)."""
         ...
 
 
@@ -100,7 +101,7 @@ class Pipeline:
         routing: ports.Routing,
         replies: Replies,
         client: Client,
-        publisher: publishing.Publisher,
+        publisher: publisher.Publisher,
         channel: Channel,
         totals: ClientTotals,
     ) -> None:
@@ -223,7 +224,7 @@ def send_own(
     result: RouteResult,
     contents: list[Content],
     number: int,
-    targets: Sequence[publishing.Target] | None = None,
+    targets: Sequence[publisher.Target] | None = None,
     *,
     is_again: bool = False,
 ) -> bool:

@@ -25,7 +25,7 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.message import Content
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server.messages import ports
+from brokerd.server.queues import ports as queue_ports
 
 #: What clients consume, and name in reply_to; the channel's own name is PREFIX and an address.
 PSEUDO_QUEUE = "amq.rabbitmq.reply-to"
@@ -72,7 +72,7 @@ class Replies:
     """The channels of this member that await replies, and the questions to other members."""
 
     def __init__(
-        self, identity: ports.Identity, members: ports.Members, view: CatalogState
+        self, identity: queue_ports.Identity, members: queue_ports.Members, view: CatalogState
     ) -> None:
         self._identity = identity
         self._members = members

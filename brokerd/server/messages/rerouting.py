@@ -10,14 +10,15 @@ from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Content
 from brokerd.core.queue import effects
 from brokerd.server.messages import dead_letter_headers, pipeline, ports
-from brokerd.server.messages.publishing import Publisher
+from brokerd.server.queues import ports as queue_ports
+from brokerd.server.queues.publisher import Publisher
 
 #: Messages read and sent at a time: a queue that ends may leave any number.
 BATCH_MESSAGES = 1024
 
 
 def reroute(
-    queues: ports.Queues,
+    queues: queue_ports.Queues,
     routing: ports.Routing,
     publisher: Publisher,
     uid: int,

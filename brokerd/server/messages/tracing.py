@@ -22,7 +22,8 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.router import Router
 from brokerd.core.message import Content
 from brokerd.server.messages import ports
-from brokerd.server.messages.publishing import UNNUMBERED, at_most_once
+from brokerd.server.queues import ports as queue_ports
+from brokerd.server.queues.publisher import UNNUMBERED, at_most_once
 
 EXCHANGE = "amq.rabbitmq.trace"
 _PROPERTIES = tuple(field.name for field in fields(properties.BasicProperties))
@@ -45,7 +46,7 @@ class Tracer:
 
     __slots__ = ("_node", "_publisher", "_router", "_view", "is_on", "vhosts")
 
-    def __init__(self, view: CatalogState, router: Router, sender: ports.Sender) -> None:
+    def __init__(self, view: CatalogState, router: Router, sender: queue_ports.Sender) -> None:
         self._view = view
         self._router = router
         self._node = sender.node

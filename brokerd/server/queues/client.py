@@ -1,7 +1,7 @@
 """What a member tells a queue, wherever its leader is: the questions and answers of its machine.
 
 Callers name queues by uid and know nothing of commands, their bytes or the group behind a queue.
-What a channel sends in its own order goes through stream.py and messages/publishing.py.
+What a channel sends in its own order goes through stream.py and queues/publisher.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue.client_shapes import Checkout, Counts, Deleted
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout
-from brokerd.core.queue.queue_replies import Counts, Deleted
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
-from brokerd.server.messages.turn_settlements import TurnSettlements
+from brokerd.server.queues.turn_settlements import TurnSettlements
 
 #: Reply code of a refusal that names none.
 _INTERNAL_ERROR = 541

@@ -22,7 +22,7 @@ from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind, ReturnCause, Written
-from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.turn_batches import TurnBatches
 
 #: Ranges of acknowledgements that one get takes along.
 GET_SETTLES_MAX = settling_gets.SETTLED_MAX

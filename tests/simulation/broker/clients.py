@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Range
 from brokerd.core.queue import queue_commands
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run
-from brokerd.core.queue.queue_commands import Checkout
 from brokerd.core.ranges import normalize
-from brokerd.server.messages.delivery import LocalConsumer, Part
-from brokerd.server.messages.publishing import Publisher
+from brokerd.server.queues.deliveries import LocalConsumer, Part
+from brokerd.server.queues.publisher import Publisher
 from brokerd.server.queues.stream import ChannelStream, Settle
 
 if TYPE_CHECKING:

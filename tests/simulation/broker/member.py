@@ -24,12 +24,12 @@ from brokerd.core.queue import effects
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import HardState, NodeId
-from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
-from brokerd.server.messages.message_views import MessageViews
-from brokerd.server.messages.queue_leaders import QueueLeaders
-from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.bodies import MessageViews
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.deliveries import DeliveryHub
+from brokerd.server.queues.leaders import QueueLeaders
+from brokerd.server.queues.turn_batches import TurnBatches
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters

@@ -27,11 +27,11 @@ from brokerd.raft import membership
 from brokerd.raft.following import Following
 from brokerd.raft.messages import Configuration, Message
 from brokerd.raft.node import RaftNode
-from brokerd.server.messages import queue_leaders
-from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import Missing, Worker
-from brokerd.server.messages.queue_leaders import QueueLeaders
-from brokerd.server.messages.turn_settlements import TurnSettlements
+from brokerd.server.queues import leaders
+from brokerd.server.queues.deliveries import DeliveryHub
+from brokerd.server.queues.leaders import QueueLeaders
+from brokerd.server.queues.turn_settlements import TurnSettlements
 from brokerd.storage import records, recovery, scan
 from brokerd.storage.disk import Disk
 from brokerd.storage.group_log import GroupLog
@@ -300,7 +300,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         20,
     ),
     "new-leader-delivers-at-once": (
-        [(queue_leaders._EFFECTS, effects.Deliver, _deliver_at_once)],
+        [(leaders._EFFECTS, effects.Deliver, _deliver_at_once)],
         "order",
         60,
     ),

@@ -26,7 +26,7 @@ from brokerd.server.members.leadership import Leadership
 from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
 from brokerd.server.messages.dlx_worker import DeadLetterer, Worker
-from brokerd.server.messages.queue_leaders import QueueLeaders
+from brokerd.server.queues.leaders import QueueLeaders
 from tests.simulation.broker import mutants as broker_mutants
 from tests.simulation.broker.mutants import Plant
 from tests.simulation.cluster.world import ClusterWorld

@@ -10,8 +10,9 @@ from brokerd.core import annotations
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import effects, enqueue_commands, queue_commands
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause, Written
+from brokerd.core.queue.queue_commands import Kind, ReturnCause, Written
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from brokerd.core.queue import queue_commands, queue_decoders
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.queue_driver import QueueDriver
@@ -61,9 +62,7 @@ def test_a_field_that_an_earlier_release_does_not_send_has_its_default() -> None
 
 def test_a_checkout_of_an_earlier_release_has_no_timeout() -> None:
     consumer = ConsumerId("n", 1, 1, "c")
-    whole = queue_commands.encode_checkout(
-        queue_commands.Checkout(consumer, 10, False, False, 0, "guest", 1_000)
-    )
+    whole = queue_commands.encode_checkout(Checkout(consumer, 10, False, False, 0, "guest", 1_000))
     fields = json.loads(whole[2:])
     del fields["timeout_ms"]
     _, checkout = queue_decoders.decode(whole[:2] + json.dumps(fields).encode())

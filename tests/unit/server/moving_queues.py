@@ -15,7 +15,7 @@ from brokerd.cluster.groups.host_events import Progress
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.queue.queue_outline import FIGURES
 from brokerd.raft.messages import NodeId
-from brokerd.server.queue_table import AT, GROUP_COLUMNS, QueueTable
+from brokerd.server.queues.table import AT, GROUP_COLUMNS, QueueTable
 from tests.unit.core.queue_driver import QueueDriver
 from tests.unit.server.members.fakes import SPEC
 

@@ -16,7 +16,7 @@ from brokerd.config import TelemetryConfig
 from brokerd.core.alarms import AlarmSet
 from brokerd.server import telemetry_hooks
 from brokerd.server.grpc.rpc_auth import Callers
-from brokerd.server.queue_ends import QueueEnd
+from brokerd.server.queues.ends import QueueEnd
 from brokerd.server.slices import SLICE
 from brokerd.server.telemetry_hooks import Sources, Telemetry
 from brokerd.telemetry.counters import Counters

@@ -16,11 +16,12 @@ from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.errors import GroupUnavailable
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.queue import client_sessions, enqueue_commands, queue_commands
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout, Kind
+from brokerd.core.queue.queue_commands import Kind
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
-from brokerd.server.messages.publishing import Publisher
+from brokerd.server.queues.publisher import Publisher
 from brokerd.server.queues.stream import ChannelStream, Settle
 from tests.unit.cluster.groups.test_group_client import ME, UID, A, B, C, ScriptedNetwork
 from tests.unit.core.queue_driver import QueueDriver, content

@@ -10,8 +10,9 @@ import pytest
 
 from brokerd.core import queue_options
 from brokerd.core.queue import client_sessions, effects, queue_commands, settling_gets
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from tests.unit.core.queue_driver import QueueDriver, consumer, delivered, only
 

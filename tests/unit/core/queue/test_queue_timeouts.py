@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from brokerd.core.queue import effects, queue_commands
-from brokerd.core.queue.queue_commands import Checkout, ReturnCause
+from brokerd.core.queue.client_shapes import Checkout
+from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
 from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, dead, delivered, only
 

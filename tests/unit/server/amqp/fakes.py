@@ -8,8 +8,8 @@ from brokerd.config import BrokerConfig
 from brokerd.core import profiles
 from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.server.amqp.ports import ChannelServices
-from brokerd.server.messages.publishing import OnWayLimits
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.publisher import OnWayLimits
 from brokerd.telemetry.counters import Counters
 from tests.unit.server.fakes import Nobody
 from tests.unit.server.messages.fakes import batches

@@ -9,7 +9,7 @@ import pytest
 from brokerd.core.message import Content
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.server.amqp.backlog import Backlog
-from brokerd.server.messages.delivery import LocalConsumer
+from brokerd.server.queues.deliveries import LocalConsumer
 from tests.unit.server.fakes import Nobody
 
 CONTENT: Content = (("", "q"), b"\0\0", b"body", b"")

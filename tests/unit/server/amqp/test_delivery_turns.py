@@ -11,7 +11,7 @@ import pytest
 from brokerd.core.message import Content
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.server.amqp.channel_deliveries import TURN_BYTES, ChannelDeliveries
-from brokerd.server.messages.delivery import LocalConsumer
+from brokerd.server.queues.deliveries import LocalConsumer
 from tests.unit.server.amqp import fakes
 
 BODY_BYTES = TURN_BYTES // 4

@@ -9,7 +9,7 @@ from brokerd.core.queue import client_sessions, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.server.amqp.channel_deliveries import ChannelDeliveries
-from brokerd.server.messages.delivery import LocalConsumer
+from brokerd.server.queues.deliveries import LocalConsumer
 from tests.unit.server.amqp import fakes
 
 ID = ConsumerId("n0", 1, 1, "tag")

@@ -11,7 +11,7 @@ from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.server.amqp.channel_deliveries import ChannelDeliveries
 from brokerd.server.amqp.transactions import Transaction
-from brokerd.server.messages.delivery import LocalConsumer
+from brokerd.server.queues.deliveries import LocalConsumer
 from brokerd.server.queues.stream import Settle
 from tests.unit.server.amqp import fakes
 

@@ -17,8 +17,8 @@ from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc.consume_stream import WINDOW_MAX, ConsumeStream
-from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.deliveries import DeliveryHub
 from tests.unit.core.queue_driver import QueueDriver
 from tests.unit.server.grpc.test_publish_stream import Services
 from tests.unit.server.messages import fakes

@@ -15,10 +15,10 @@ from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
-from brokerd.server.messages.delivery import DeliveryHub, Part
 from brokerd.server.messages.dropped import Dropped
-from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.deliveries import DeliveryHub, Part
+from brokerd.server.queues.turn_batches import TurnBatches
 from brokerd.telemetry.counters import Counters
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver

@@ -20,7 +20,7 @@ from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
-from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues.turn_batches import TurnBatches
 from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes

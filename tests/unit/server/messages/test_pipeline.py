@@ -20,8 +20,8 @@ from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.raft.messages import NodeId
 from brokerd.server.messages import pipeline
 from brokerd.server.messages.pipeline import NO_CONSUMERS, NO_ROUTE, Pipeline
-from brokerd.server.messages.publishing import UNNUMBERED, Publisher
 from brokerd.server.messages.reply_to import PREFIX, Replies
+from brokerd.server.queues.publisher import UNNUMBERED, Publisher
 from brokerd.telemetry import client_totals
 from brokerd.telemetry.counters import ConfirmClock
 from tests.unit.core.catalog_driver import CatalogDriver

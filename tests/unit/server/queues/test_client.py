@@ -12,12 +12,11 @@ from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
+from brokerd.core.queue.client_shapes import Checkout, Counts, Deleted
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout
-from brokerd.core.queue.queue_replies import Counts, Deleted
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
-from brokerd.server.messages.turn_settlements import TurnSettlements
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.turn_settlements import TurnSettlements
 from tests.unit.core.queue_driver import QueueDriver
 
 UID = 70_000

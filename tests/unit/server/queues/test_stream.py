@@ -11,8 +11,8 @@ from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.queue import queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
-from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.server.queues.stream import ChannelStream, Settle
+from brokerd.server.queues.turn_batches import TurnBatches
 from tests.unit.server.messages.fakes import batches
 
 CONSUMER = ConsumerId("n", 1, 5, "t")

@@ -9,7 +9,7 @@ from typing import Any, cast
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
-from brokerd.server.messages.publishing import (
+from brokerd.server.queues.publisher import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     HEAVY_BYTES,

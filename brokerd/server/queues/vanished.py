@@ -3,7 +3,7 @@
 A vhost that goes takes its queues along.  And the others delete a queue of this member, or make it
 anew, while this one is away (members/home_members.py): nobody but this one knows what was in it.
 It may never be opened again: after a restart the catalog tells of the deletion, or no longer knows
-the queue, before the queues are opened, and only its log is there.  Told by queue_groups.py.
+the queue, before the queues are opened, and only its log is there.  Told by queues/replicas.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Groups(Protocol):
 
 
 class Queues(Protocol):
-    """The queues that are here (member_queues.py)."""
+    """The queues that are here (queues/directory.py)."""
 
     def leads(self, uid: int) -> bool:
         """Tell whether the queue's leader is here."""

@@ -18,7 +18,7 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server.vanished_queues import Vanished
+from brokerd.server.queues.vanished import Vanished
 
 OfGroup = Callable[[int], None]
 
@@ -47,7 +47,7 @@ class Listeners:
 
 class QueueGroups:
     """State: how many queues were declared, whether the first reading of the catalog is done; which
-    queues there are stands in member_queues.py.
+    queues there are stands in queues/directory.py.
     """
 
     def __init__(

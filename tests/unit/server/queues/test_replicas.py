@@ -18,7 +18,7 @@ from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
-from brokerd.server.queue_groups import Listeners, QueueGroups
+from brokerd.server.queues.replicas import Listeners, QueueGroups
 
 UID = 7
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.server import queue_ends
 from brokerd.server.messages.dropped import Dropped
-from brokerd.server.queue_ends import QueueEnds
+from brokerd.server.queues import ends as queue_ends
+from brokerd.server.queues.ends import QueueEnds
 
 
 class Machine:

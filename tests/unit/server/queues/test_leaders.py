@@ -25,8 +25,8 @@ from brokerd.core.queue.queue_commands import (
 )
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
-from brokerd.server.messages import queue_leaders
-from brokerd.server.messages.queue_leaders import QueueLeaders
+from brokerd.server.queues import leaders
+from brokerd.server.queues.leaders import QueueLeaders
 from tests.unit.server.members.fakes import status
 from tests.unit.server.messages import fakes
 from tests.unit.server.messages.fakes import CONTENT
@@ -204,7 +204,7 @@ async def turns(count: int = 20) -> None:
 
 async def test_consumers_that_do_not_resume_are_asked_until_they_have(monkeypatch: Any) -> None:
     """Whatever should have made them resume was lost: nobody is left in silence (R-QQ-10)."""
-    monkeypatch.setattr(queue_leaders, "REMIND_S", 0.0)
+    monkeypatch.setattr(leaders, "REMIND_S", 0.0)
     rig = Rig()
     rig.replicas.others.add(NodeId("n9"))
     rig.leads(term=3)
@@ -226,7 +226,7 @@ async def test_consumers_behind_a_broken_stream_are_asked_when_their_node_lives(
     monkeypatch: Any,
 ) -> None:
     """Their RESUME may have come before this member noticed that the stream had broken."""
-    monkeypatch.setattr(queue_leaders, "REMIND_S", 0.0)
+    monkeypatch.setattr(leaders, "REMIND_S", 0.0)
     rig = Rig()
     rig.leads(term=3)
     rig.leaders.deliveries_lost(NodeId("n9"))
@@ -240,7 +240,7 @@ async def test_consumers_behind_a_broken_stream_are_asked_when_their_node_lives(
 async def test_nobody_asks_consumers_that_have_gone_or_of_queues_led_elsewhere(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(queue_leaders, "REMIND_S", 0.0)
+    monkeypatch.setattr(leaders, "REMIND_S", 0.0)
     rig = Rig()
     rig.replicas.others.add(NodeId("n9"))
     rig.leads(term=3)
@@ -268,7 +268,7 @@ async def test_nobody_asks_consumers_that_have_gone_or_of_queues_led_elsewhere(
 
 async def test_a_leader_says_again_what_its_queue_refused_to_hear(monkeypatch: Any) -> None:
     """A member may come back while leadership is handed over in vain: its consumers must go."""
-    monkeypatch.setattr(queue_leaders, "OWING_S", 0.0)
+    monkeypatch.setattr(leaders, "OWING_S", 0.0)
     rig = Rig()
     rig.leads(term=3)
     rig.leaders.node_changed(NodeId("n9"), 2, False)
@@ -282,7 +282,7 @@ async def test_a_leader_says_again_what_its_queue_refused_to_hear(monkeypatch: A
 
 
 async def test_a_former_leader_owes_its_queue_nothing(monkeypatch: Any) -> None:
-    monkeypatch.setattr(queue_leaders, "OWING_S", 0.0)
+    monkeypatch.setattr(leaders, "OWING_S", 0.0)
     rig = Rig()
     rig.leads(term=3)
     rig.leaders.node_changed(NodeId("n9"), 2, False)
@@ -317,7 +317,7 @@ def test_what_a_consumer_here_has_to_wait_for_is_not_read(monkeypatch: pytest.Mo
         return bool(rig.hub.delivered)
 
     monkeypatch.setattr(rig.hub, "defer", defer)
-    monkeypatch.setattr(queue_leaders, "DELIVERY_BYTES_MAX", 1)
+    monkeypatch.setattr(leaders, "DELIVERY_BYTES_MAX", 1)
     others = [RUN._replace(first=number) for number in (1, 2)]
     rig.leaders.realise(UID, 3, [Deliver(HERE, [RUN, *others])])
     assert rig.hub.delivered == [HERE]

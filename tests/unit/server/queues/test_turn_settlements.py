@@ -13,11 +13,11 @@ from brokerd.core.message import Content
 from brokerd.core.queue import joined_settlements, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
-from brokerd.server.messages import delivery, turn_settlements
-from brokerd.server.messages.publishing import Publisher
-from brokerd.server.messages.turn_batches import TurnBatches
+from brokerd.server.queues import deliveries, turn_settlements
 from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.publisher import Publisher
 from brokerd.server.queues.stream import ChannelStream, Settle
+from brokerd.server.queues.turn_batches import TurnBatches
 from tests.unit.server.messages import fakes
 
 DOWN = queue_commands.encode_channel_down("n1", 7, 1)
@@ -193,14 +193,14 @@ def test_a_consumer_says_what_it_holds_behind_what_it_has_acknowledged() -> None
     rig = Rig()
 
     class Sink:
-        def held(self, consumer: delivery.LocalConsumer) -> list[tuple[int, int]]:
+        def held(self, consumer: deliveries.LocalConsumer) -> list[tuple[int, int]]:
             return []
 
     sink: Any = Sink()
     groups: Any = rig.groups
-    hub = delivery.DeliveryHub(QueueClient(groups, rig.turn.settlements, 1).resume)
+    hub = deliveries.DeliveryHub(QueueClient(groups, rig.turn.settlements, 1).resume)
     consumer = ConsumerId("n1", 7, 1, "t")
-    hub.add(delivery.LocalConsumer(consumer, 8, "/", "q", sink, False, 1, 0, False, "guest"))
+    hub.add(deliveries.LocalConsumer(consumer, 8, "/", "q", sink, False, 1, 0, False, "guest"))
     rig.add(8, part(1))
     hub.leader_changed(8)
     assert [parts for _, parts, _ in rig.groups.sent] == [

@@ -3,7 +3,7 @@
 Whoever adds up or sorts ten thousand queues looks here instead of at their machines.  A machine is
 read when it has moved since it was read last; all others stand still, and may not even be in memory
 (ADR 60).  Sums over the queues that are led here follow what is read, so that they cost nothing
-where nothing moves.  Used by metrics, listings and the HTTP API; built by member_queues.py.
+where nothing moves.  Used by metrics, listings and the HTTP API; built by queues/directory.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages as they lie in log entries: parsed entries, kept for deliveries that follow each other.
 
-Bounded by count and by bytes; the log has a cache of its own below.  Used by member_queues.py.
+Bounded by count and by bytes; the log has a cache of its own below.  Used by queues/directory.py.
 """
 
 from __future__ import annotations

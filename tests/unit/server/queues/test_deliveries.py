@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from brokerd.core.message import Content, Range
 from brokerd.core.queue.effects import ConsumerId, Run
-from brokerd.server.messages.delivery import DeliveryHub, LocalConsumer, Part
+from brokerd.server.queues.deliveries import DeliveryHub, LocalConsumer, Part
 
 CONSUMER = ConsumerId("n0", 1, 1, "tag")
 CONTENT: Content = (("", "q"), b"\x00\x00", b"body", b"")

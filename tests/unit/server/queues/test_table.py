@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from brokerd.cluster.groups import group_clock
-from brokerd.server import queue_table
-from brokerd.server.queue_table import AT, COLUMNS
+from brokerd.server.queues import table
+from brokerd.server.queues.table import AT, COLUMNS
 from tests.unit.server.moving_queues import MovingQueues
 
 #: More than a slice has.
@@ -123,7 +123,7 @@ async def test_what_one_who_goes_away_has_not_read_is_left_to_the_next() -> None
 async def test_the_row_of_a_deleted_queue_is_taken_by_another_one(
     member: MovingQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_table, "GROWTH", 10)
+    monkeypatch.setattr(table, "GROWTH", 10)
     await check(member)
     assert len(member.table.vhosts) == 30
     for uid in (5, 10, 15):
@@ -225,7 +225,7 @@ async def test_what_is_no_number_stands_beside(member: MovingQueues) -> None:
 async def test_nothing_is_kept_when_nobody_asks_for_a_while(
     member: MovingQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_table, "IDLE_S", 0.05)
+    monkeypatch.setattr(table, "IDLE_S", 0.05)
     await check(member)
     async with asyncio.timeout(5):
         # Nothing tells of it.

@@ -12,7 +12,7 @@ from brokerd.core.queue import enqueue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.machine import Meta
 from brokerd.server.messages.dropped import Dropped
-from brokerd.server.vanished_queues import Vanished, VanishedQueues
+from brokerd.server.queues.vanished import Vanished, VanishedQueues
 from brokerd.storage.errors import DamagedEntry
 
 LED, FOLLOWED, ON_DISK, DAMAGED, ELSEWHERE = 1, 2, 3, 4, 5

@@ -15,8 +15,8 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueHead, EnqueueStatus, EnqueueView
-from brokerd.server.messages.publishing import Credit, OnWayLimits, Publisher
-from brokerd.server.messages.turn_batches import (
+from brokerd.server.queues.publisher import Credit, OnWayLimits, Publisher
+from brokerd.server.queues.turn_batches import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     ENDED_MAX,

@@ -17,7 +17,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.folded import Figures, Folded
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, NodeId
-from brokerd.server.member_queues import MemberQueues
+from brokerd.server.queues.directory import MemberQueues
 from brokerd.storage.wal import WriteAheadLog
 
 UID = 70_000

@@ -19,14 +19,14 @@ from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_commands import Written
-from brokerd.server.messages import ports
-from brokerd.server.messages.turn_batches import (
+from brokerd.server.queues import ports
+from brokerd.server.queues.stream import ChannelStream
+from brokerd.server.queues.turn_batches import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     Batch,
     TurnBatches,
 )
-from brokerd.server.queues.stream import ChannelStream
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
-from brokerd.server.messages.looks import Looks
-from brokerd.server.messages.turn_settlements import TurnSettlements
+from brokerd.server.queues.looks import Looks
+from brokerd.server.queues.turn_settlements import TurnSettlements
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from brokerd.server.messages import queue_leaders
-from brokerd.server.messages.queue_leaders import QueueLeaders
+from brokerd.server.queues import leaders
+from brokerd.server.queues.leaders import QueueLeaders
 from tests.unit.server.messages import fakes
 
 
@@ -38,7 +38,7 @@ async def turns(count: int) -> None:
 
 
 async def test_a_few_queues_hear_of_a_policy_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_leaders, "UPDATES_MAX", 3)
+    monkeypatch.setattr(leaders, "UPDATES_MAX", 3)
     rig = Rig(6)
     rig.leaders.update_vhost("v")
     assert rig.updated == rig.woken == [1, 3, 5]
@@ -55,7 +55,7 @@ async def test_what_concerns_every_vhost_is_told_to_all_queues() -> None:
 async def test_many_queues_hear_of_it_in_turns_each_of_the_newest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_leaders, "UPDATES_MAX", 2)
+    monkeypatch.setattr(leaders, "UPDATES_MAX", 2)
     rig = Rig(10)
     rig.leaders.update_vhost("v")
     assert rig.updated == [1, 3]
@@ -74,7 +74,7 @@ async def test_many_queues_hear_of_it_in_turns_each_of_the_newest(
 async def test_a_mistake_with_one_queue_does_not_end_it_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_leaders, "UPDATES_MAX", 1)
+    monkeypatch.setattr(leaders, "UPDATES_MAX", 1)
     rig = Rig(6)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
     rig.options.broken = 3

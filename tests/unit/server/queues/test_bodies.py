@@ -9,8 +9,8 @@ import pytest
 from brokerd.core.queue import enqueue_commands
 from brokerd.core.queue.effects import Run
 from brokerd.raft.messages import Entry
-from brokerd.server.messages import message_views
-from brokerd.server.messages.message_views import BodyCaches, MessageViews
+from brokerd.server.queues import bodies
+from brokerd.server.queues.bodies import BodyCaches, MessageViews
 from brokerd.storage.wal import WriteAheadLog
 from tests.unit.storage.builders import open_log, put, small
 
@@ -58,18 +58,18 @@ def test_bodies_are_paged_out_and_read_back_for_delivery(tmp_path: Path) -> None
 
     caches.memory_seen(used=76, limit=100)
     assert caches.is_paging
-    assert log.stats.cached_bytes <= message_views.PAGING_BYTES_MAX
-    assert views.size_bytes <= message_views.PAGING_BYTES_MAX
+    assert log.stats.cached_bytes <= bodies.PAGING_BYTES_MAX
+    assert views.size_bytes <= bodies.PAGING_BYTES_MAX
     for index in range(1, 81):
         found = views.contents(GROUP, run(index))
         assert found is not None
         assert found[0][2] == index.to_bytes(8, "little") * 12_500
-    assert views.size_bytes <= message_views.PAGING_BYTES_MAX
+    assert views.size_bytes <= bodies.PAGING_BYTES_MAX
 
     caches.memory_seen(used=59, limit=100)
     for index in range(81, 111):
         put(log, GROUP, Entry(index, 1, 0, bytes(STAMP_BYTES) + command(index, 100_000)))
-    assert log.stats.cached_bytes > message_views.PAGING_BYTES_MAX
+    assert log.stats.cached_bytes > bodies.PAGING_BYTES_MAX
     log.close()
 
 

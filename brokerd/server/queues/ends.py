@@ -1,6 +1,6 @@
 """What queues had counted when they ended here, for telemetry: a queue that is gone is not asked.
 
-A queue that lived for less than an interval is known by this alone.  Kept by member_queues.py.
+A queue that lived for less than an interval is known by this alone.  Kept by queues/directory.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Groups(Protocol):
 
 
 class Queues(Protocol):
-    """The queues that are here (member_queues.py)."""
+    """The queues that are here (queues/directory.py)."""
 
     def queue_of(self, uid: int) -> Queue | None:
         """Return the catalog's record of a group."""

@@ -2,7 +2,7 @@
 
 Realises what queue machines ask for.  Only the leader of a command's own term sends messages; what
 it had no time to send, or sent without anybody knowing, consumers ask for by RESUME (R-QQ-10).
-Told by member_events.py and queue_groups.py, which owns the queues' groups.
+Told by member_events.py and queues/replicas.py, which owns the queues' groups.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
-from brokerd.server.messages import ports
-from brokerd.server.messages.delivery import DeliveryHub, Part
+from brokerd.server.queues import ports
+from brokerd.server.queues.deliveries import DeliveryHub, Part
 
 log = logging.getLogger(__name__)
 

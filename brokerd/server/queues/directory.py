@@ -1,7 +1,7 @@
 """The queues as this member sees them: which there are, who leads them and what lies in them here
-(the way to their leaders is queues/client.py).  The rooms name what they need of it in their ports.
+(the way to their leaders is client.py).  The rooms name what they need of it in their ports.
 
-Records come and go with the catalog (queue_groups.py); leaders with elections (queue_leaders.py).
+Records come and go with the catalog (replicas.py); leaders with elections (leaders.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from brokerd.core.queue import client_sessions, effects, queue_commands, queue_o
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
-from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
-from brokerd.server.queue_ends import QueueEnds
-from brokerd.server.queue_table import QueueTable
+from brokerd.server.queues.bodies import BodyCaches, LogCache, MessageViews
+from brokerd.server.queues.ends import QueueEnds
+from brokerd.server.queues.table import QueueTable
 
 
 class MemberQueues:
@@ -33,9 +33,9 @@ class MemberQueues:
     ) -> None:
         self.host = host
         self.groups = groups
-        #: All queues known here; queue_groups.py changes it.
+        #: All queues known here; queues/replicas.py changes it.
         self.records: dict[int, Queue] = {}
-        #: Those whose leader is here, with its term; queue_leaders.py changes it.
+        #: Those whose leader is here, with its term; queues/leaders.py changes it.
         self.led: dict[int, int] = {}
         self._views = MessageViews(self._entry_data)
         self.caches = BodyCaches(self._views, log_cache)

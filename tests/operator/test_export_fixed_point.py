@@ -109,6 +109,7 @@ def test_export_and_plan_are_a_fixed_point(
     assert status == 0, told
     _, text, notes = _run(capsys, *node, "export")
     (files / "all.yaml").write_text(text)
+    assert "name the BrokerCluster broker (--cluster), which is not among them" in notes
     bodies: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
         for name, data in SECRETS.items()

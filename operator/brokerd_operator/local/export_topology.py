@@ -126,6 +126,10 @@ def to_resources(
         result.resources.append(
             {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": full}
         )
+    if result.resources:
+        result.notes.append(
+            f"The resources name the BrokerCluster {cluster} (--cluster), which is not among them"
+        )
     return result
 
 

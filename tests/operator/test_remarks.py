@@ -6,6 +6,7 @@ import ast
 import asyncio
 import contextlib
 import copy
+import datetime
 import inspect
 import itertools
 import time
@@ -25,7 +26,7 @@ from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.model import Identity, Reference
 
-from tests.operator.fake_broker import FakeBroker, member
+from tests.operator.fake_broker import USER, FakeBroker, member
 from tests.operator.resources import API_VERSION
 from tests.operator.test_engine import Bench
 
@@ -581,3 +582,35 @@ def test_all_pairs_of_carried_conditions() -> None:
                 }
             }
             assert [item.type for item in conditions.carried(body, types)] == list(chosen)
+
+
+@pytest.mark.parametrize("has_permission", [False, True])
+async def test_an_administrator_without_rights_in_a_new_vhost_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, has_permission: bool
+) -> None:
+    # The time of creation is in whole seconds.
+    monkeypatch.setattr(remarks, "RIGHTS_AFTER_S", 3.0)
+    if has_permission:
+        rights = {"configure": "", "write": "", "read": ".*"}
+        bench.broker.put(Identity("permission", "team", USER), rights)
+    bench.add("Vhost", "team")
+    await bench.until_reason("Vhost", "team", "Applied")
+    if not has_permission:
+        await bench.until("an Event", lambda: _without_rights(bench))
+    key = Key("Vhost", "default", "team")
+    body = bench.store.get(key)
+    assert body is not None
+    made = datetime.datetime.fromisoformat(body["metadata"]["creationTimestamp"])
+    entry, session = bench.engine.cache.get(key), bench.engine.session(BROKER)
+    assert entry is not None
+    assert session is not None
+    for age_s, again_s in ((1.0, 2.0), (3.0, None), (remarks.RIGHTS_UNTIL_S + 1, None)):
+        now = made + datetime.timedelta(seconds=age_s)
+        assert await remarks.tell_of_rights(bench.engine, key, entry, session, now) == again_s
+    told = set(_without_rights(bench))
+    assert len(told) == (0 if has_permission else 1), told
+    assert all(f"{USER} has no permissions in virtual host 'team'" in text for text in told)
+
+
+def _without_rights(bench: Bench) -> list[str]:
+    return [text for _, _, reason, text in bench.store.events if reason == "NoPermission"]

@@ -1,12 +1,14 @@
 """What the status of a topology resource says besides Ready, InSync and drift.
 
 Links of upstreams, what is kept aside of queues, what policies are in force for, and the condition
-Warning: what is missing or odd without keeping anything from being applied. What nobody knows yet,
+Warning: what is missing or odd without keeping anything from being applied; an Event of a virtual
+host without rights for the administrator. What nobody knows yet,
 as after a restart of the operator, stays as it is. For `topology_pass` only.
 """
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +20,21 @@ from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession
 from brokerd_operator.reconcile.standing import POLICY_KINDS, Oddity
 from brokerd_operator.specs.federation_upstream import FederationUpstreamSpec
-from brokerd_operator.specs.model import TopologySpec
+from brokerd_operator.specs.model import Identity, TopologySpec
 from brokerd_operator.specs.queue import QueueSpec
 from brokerd_operator.specs.shovel import ShovelSpec
 from brokerd_operator.specs.user import UserSpec
+from brokerd_operator.specs.vhost import VhostSpec
 
 #: Outcomes after which the object in the broker is this resource's.
 _OWN_OBJECT = frozenset(("Applied", "NotApplied", "Paused"))
 #: Oddities that one message names.
 ODDITIES_MAX = 5
+#: After a Vhost was made its Permissions may still come; later on, as after a restart of the
+#: operator, it is no news.
+RIGHTS_AFTER_S = 60.0
+RIGHTS_UNTIL_S = 180.0
+NO_PERMISSION = "NoPermission"
 
 
 @dataclass(slots=True)
@@ -192,6 +200,32 @@ def _add_warning(
         found.conditions.append(
             conditions.build(conditions.WARNING, True, told[0].reason, text, entry.meta.generation)
         )
+
+
+async def tell_of_rights(
+    engine: Engine, key: Key, entry: Entry, session: BrokerSession, now: datetime.datetime
+) -> float | None:
+    """An Event where the administrator has no rights in a virtual host that a resource made, which
+    shows first when a purge is refused; seconds until there is something to say.
+    """
+    spec, account = entry.spec, session.account
+    try:
+        made = datetime.datetime.fromisoformat(str(entry.body["metadata"]["creationTimestamp"]))
+    except (KeyError, ValueError):
+        return None
+    age_s = (now - made).total_seconds()
+    if not isinstance(spec, VhostSpec) or not account or age_s > RIGHTS_UNTIL_S:
+        return None
+    if age_s < RIGHTS_AFTER_S:
+        return RIGHTS_AFTER_S - age_s
+    vhost = spec.resolved_name(entry.meta)
+    if not session.topology.has(Identity("permission", vhost, account)):
+        text = (
+            f"the administrator {account} has no permissions in virtual host '{vhost}': to publish"
+            " to, read or purge its queues as this user, make a Permission for it"
+        )
+        await engine.store.emit(entry.body, "Normal", NO_PERMISSION, text)
+    return None
 
 
 def too_few_members(replicas: int | None, members: int | None) -> list[Oddity]:

@@ -6,6 +6,7 @@ For running.py only.
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,6 +105,13 @@ class TopologyPass:
             self.engine.queue.succeed(self.key)
             if outcome.again_s is not None:
                 self.engine.queue.add(self.key, outcome.again_s)
+            if session is not None and outcome.reason == "Applied":
+                now = datetime.datetime.now(datetime.UTC)
+                later_s = await remarks.tell_of_rights(
+                    self.engine, self.key, self.entry, session, now
+                )
+                if later_s is not None:
+                    self.engine.queue.add(self.key, later_s)
 
     def _look_anew(self) -> TopologySpec | None:
         """Go on with what the API server answered; None when that is for another pass."""

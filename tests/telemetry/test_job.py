@@ -476,7 +476,7 @@ def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
 TABLES = ("consumer_use_1h", "capacity_1d", "member_5m", "blocked_1h", "queue_1h", "queue_1m",
           "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h", "usage_1h", "chargeback_1d",
           "queue_last_1h", "flow_10s", "policy_coverage_1h", "idle_exchanges_1h",
-          "exchange_last_1h", "poison_1h")  # fmt: skip
+          "exchange_last_1h", "poison_1h", "fates_1h")  # fmt: skip
 
 
 def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(

@@ -66,7 +66,7 @@ def _unknown_alternate(operation: Json, view: CatalogState) -> str | None:
     values = spec.get(field)
     if not isinstance(values, dict) or policy_keys.QUEUE_ALTERNATE not in values:
         return None
-    return f"{field}: unknown key '{policy_keys.QUEUE_ALTERNATE}'"
+    return policy_keys.not_recognised([policy_keys.QUEUE_ALTERNATE], field)
 
 
 def _idle_retry(operation: Json) -> str | None:

@@ -151,13 +151,23 @@ QUEUE_SETTINGS = QUEUE_KEYS
 EXCHANGE_SETTINGS = EXCHANGE_KEYS
 
 
+#: Of keys that mean nothing, so many are named.
+KEYS_SAID_MAX = 10
+
+
+def not_recognised(keys: Collection[str], what: str) -> str:
+    """Return what is said of keys that mean nothing, in the words of RabbitMQ, which scripts and
+    clients look for.
+    """
+    return f"{what}: {sorted(keys)[:KEYS_SAID_MAX]} are not recognised policy settings"
+
+
 def check_keys(values: Mapping[str, Any], known: Mapping[str, Check], what: str) -> str | None:
     """Return what is wrong with the first bad key or value, None if all is well."""
+    if unknown := values.keys() - known:
+        return not_recognised(unknown, what)
     for key in sorted(values):
-        check = known.get(key)
-        if check is None:
-            return f"{what}: unknown key '{key}'"
-        error = check(values[key])
+        error = known[key](values[key])
         if error is not None:
             return f"{what}: '{key}' {error}"
     used = [key for key in FEDERATION_KEYS if key in values]

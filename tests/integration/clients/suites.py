@@ -131,7 +131,10 @@ def _pytest(place: Place, suite: str, *args: str, seconds: float, **env: str) ->
     command += ["-p", "no:cacheprovider", "--timeout", "30", "-W", "default"]
     said = place.run(*command, *args, cwd=source, seconds=seconds, **env)
     words = {"PASSED": PASSED, "FAILED": FAILED, "ERROR": FAILED, "SKIPPED": SKIPPED}
-    return matches(said, r"^(?P<test>\S+::.+?) (?P<word>PASSED|FAILED|ERROR|SKIPPED)", words)
+    found = matches(said, r"^(?P<test>\S+::.+?) (?P<word>PASSED|FAILED|ERROR|SKIPPED)", words)
+    if "killed after" in said:
+        found[f"{' '.join(args)}: given up"] = FAILED
+    return found
 
 
 def py_amqp(place: Place) -> Results:
@@ -160,7 +163,7 @@ def aio_pika(place: Place) -> Results:
     for file in sorted((source / "tests").glob("test_*.py")):
         if file.name not in AIO_PIKA_LEFT_OUT:
             name, docker = f"tests/{file.name}", "tcp://127.0.0.1:2375"
-            found |= _pytest(place, "aio_pika", name, seconds=150, DOCKER_HOST=docker)
+            found |= _pytest(place, "aio_pika", name, seconds=600, DOCKER_HOST=docker)
     return found
 
 

@@ -205,7 +205,11 @@ def delete_queue(name: str, if_empty: bool, if_unused: bool, yes: bool) -> None:
             )
         except errors.CtlError as error:
             raise _undeleted(error, if_empty, if_unused) from error
-    chosen.say(f"Queue was successfully deleted with {result.messages} ready messages")
+    if result.message:
+        why = f"how many messages it had is not known: {result.message}"
+        chosen.say(f"Queue was successfully deleted; {why}")
+    else:
+        chosen.say(f"Queue was successfully deleted with {result.messages} ready messages")
 
 
 def _undeleted(error: errors.CtlError, if_empty: bool, if_unused: bool) -> errors.CtlError:

@@ -371,6 +371,7 @@ def test_what_is_kept_is_deleted_and_declared_anew(down: Down, kind: str, way: s
         else:
             done = rig.brokerctl(first, "delete_queue", queue)
             assert done.returncode == 0, done.stderr
+            assert f"it had is not known: {down_text(queue)}" in done.stdout
     told = refusal(second, lambda channel: channel.queue_declare(queue, passive=True))
     assert told == (404, f"NOT_FOUND - no queue '{queue}' in vhost '/'")
     assert refusal(second, lambda channel: channel.queue_declare(queue, durable=True)) is None

@@ -24,6 +24,8 @@ class Deleted:
     done: bool
     messages: int = 0
     consumers: int = 0
+    #: Why the numbers are not known; "": they are right.
+    unknown: str = ""
 
 
 @dataclass(slots=True)

@@ -181,7 +181,7 @@ async def delete_queue(
         if if_empty or if_unused:
             raise
         log.warning("deleted by '%s' without its leader: %s", cause, reason)
-        deleted = Deleted(True)
+        deleted = Deleted(True, unknown=str(reason))
     else:
         if deleted is None:
             return Deleted(True)

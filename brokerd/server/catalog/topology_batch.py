@@ -381,7 +381,7 @@ class _Request:
         answer = admin_objects.failed(
             operation,
             Result.OK if outcome.done else Result.REFUSED,
-            ""
+            outcome.unknown
             if outcome.done
             else f"queue '{queue.name}' has {outcome.messages} messages and "
             f"{outcome.consumers} consumers",

@@ -6,7 +6,7 @@ Pure tables.  How policies win, merge and meet arguments is in `policy.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from brokerd.core.catalog.arguments import DEAD_LETTER_STRATEGIES, EXPIRY_MS_MAX, OVERFLOWS

@@ -23,14 +23,15 @@ from tools.spec_coverage import coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 
-FUNCTION_LINES_MAX = 60
-
-#: Longer than the ceiling, each for a reason that was measured.
-LONG_FUNCTIONS = {
-    # One loop over the bytes of one read: calls inside it cost half its speed (micro_amqp.py).
-    ("brokerd/amqp/content.py", "walk_publishes"),
-    ("brokerd/amqp/deliveries.py", "walk_deliveries"),
+#: Arguments by position that a call may have; more are told apart by their names.
+POSITIONAL_MAX = 7
+#: Whose arguments are a row of one kind, of any length.
+OF_ANY_LENGTH = {
+    *("pack", "select", "agg", "_table", "cls"),
+    *("debug", "info", "warning", "error", "log"),
 }
+#: On the way of each message or heartbeat: their arguments are those of a frame, in its order.
+FRAMES = {"GroupStatus", "Message", "Progress", "Command", "Span", "_send", "send", "published"}
 
 #: Of classes that do I/O. With more, their docstrings say "In one piece:" and why.
 ATTRIBUTES_MAX = 15
@@ -46,6 +47,7 @@ LARGE_CLASSES_SAY_WHY = (
 )
 
 CODE_FOLDERS = ("brokerd", "operator", "telemetry", "tests", "tools", "bench", "examples")
+SHIPPED = ("brokerd", "operator", "telemetry")
 GENERATED = ("brokerd/rpc/v1/", "brokerd/amqp/methods.py")
 
 #: File names that say nothing about what is inside.
@@ -116,27 +118,48 @@ def module_of(path: Path) -> str:
     return relative(path).removesuffix(".py").replace("/", ".")
 
 
-def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield name and length of every function of a file."""
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            yield node.name, node.end_lineno - node.lineno + 1
-
-
 def test_there_is_something_to_check() -> None:
     assert len(python_files()) > 200
 
 
-def test_functions_are_at_most_60_lines_long() -> None:
-    long = {
-        (relative(path), name)
-        for path in python_files()
-        for name, lines in functions(path)
-        if lines > FUNCTION_LINES_MAX
-    }
-    # Equal, not subset: an exception that is no longer needed goes.
-    assert long == LONG_FUNCTIONS
+def calls(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def name_of(call: ast.Call) -> str:
+    """Return the last name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+
+
+def shipped() -> tuple[Path, ...]:
+    """Return the files that users run."""
+    return tuple(p for p in python_files() if relative(p).startswith(SHIPPED))
+
+
+def test_no_call_packs_its_arguments_into_a_literal() -> None:
+    """`f(*(a, b))` hides from readers and tools which argument is which."""
+    found = [
+        f"{relative(path)}:{call.lineno}"
+        for path in shipped()
+        for call in calls(path)
+        for argument in call.args
+        if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Tuple | ast.List)
+    ]
+    assert found == []
+
+
+def test_calls_with_many_arguments_name_them() -> None:
+    many = [
+        (name_of(call), f"{relative(path)}:{call.lineno}")
+        for path in shipped()
+        for call in calls(path)
+        if len(call.args) > POSITIONAL_MAX
+    ]
+    assert [place for name, place in many if name not in OF_ANY_LENGTH | FRAMES] == []
+    # An exception that is no longer needed goes.
+    assert {name for name, _ in many} >= FRAMES
 
 
 def size_of(class_: ast.ClassDef) -> tuple[int, int]:

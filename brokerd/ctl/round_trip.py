@@ -67,7 +67,16 @@ def main(
     except errors.CtlError as error:
         print(f"FAILED: {error}")
         sys.exit(error.exit_code)
-    address = Address(host, port, not plain, vhost, user, password, options, shown)
+    address = Address(
+        host=host,
+        port=port,
+        tls=not plain,
+        vhost=vhost,
+        user=user,
+        password=password,
+        options=options,
+        shown=shown,
+    )
     try:
         asyncio.run(_run(address, vhost, patience))
     except (ClientError, UpstreamError, TimeoutError) as error:

@@ -148,6 +148,11 @@ class ExchangeSource:
     def _ends_at(self, peer: Peer, suffix: str) -> link_bindings.Ends:
         local = self._federated
         return link_bindings.Ends(
-            *(self._topology.cluster_name, local.vhost, local.exchange, suffix),
-            *(peer.cluster, peer.vhost, self._upstream.max_hops),
+            self._topology.cluster_name,
+            local.vhost,
+            local.exchange,
+            suffix,
+            peer.cluster,
+            peer.vhost,
+            self._upstream.max_hops,
         )

@@ -46,7 +46,7 @@ class Link:
     def __init__(self, link_id: str, definition: Definition, ends: Ends, host: Host) -> None:
         self.id = link_id
         self.machine = link_state.FederationLink(
-            *(definition, ends.passage, ends.ends_after), drops_unroutable=ends.drops_unroutable
+            definition, ends.passage, ends.ends_after, drops_unroutable=ends.drops_unroutable
         )
         self._definition = definition
         self._ends = ends
@@ -198,8 +198,13 @@ class Link:
         method = run.method
         self._handle(
             link_events.Delivered(
-                *(method.delivery_tag, method.redelivered, method.exchange, method.routing_key),
-                *(run.header, run.bodies, _now_ms()),
+                method.delivery_tag,
+                method.redelivered,
+                method.exchange,
+                method.routing_key,
+                run.header,
+                run.bodies,
+                _now_ms(),
             )
         )
 
@@ -302,7 +307,7 @@ class Link:
     def _forward(self, action: link_events.Forward) -> None:
         if self._publisher is not None:
             self._publisher.publish(
-                *(action.tag, action.routing_key, action.header, action.bodies), action.exchange
+                action.tag, action.routing_key, action.header, action.bodies, action.exchange
             )
 
     def _acknowledge(self, action: link_events.Acknowledge) -> None:

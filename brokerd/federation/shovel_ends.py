@@ -96,8 +96,11 @@ class ShovelPassage:
         if user is not None and properties.user_id(header) != user:
             header = properties.without_user_id(header)
         header = self._shovel.forwarded(
-            *(self._cluster, self._source_uri, self._destination_uri),
-            *(header, message.now_ms // 1000),
+            self._cluster,
+            self._source_uri,
+            self._destination_uri,
+            header,
+            message.now_ms // 1000,
         )
         destination = self._shovel.destination
         if destination.queue is not None:
@@ -188,7 +191,10 @@ class ShovelDestination:
         try:
             await _prepare(connection, destination)
             publisher = RemotePublisher(
-                *(connection, await connection.open_channel(), listener, self._passage.exchange),
+                connection,
+                await connection.open_channel(),
+                listener,
+                self._passage.exchange,
                 # To one queue, and it is gone: the next session makes it again.
                 return_ends=destination.queue is not None,
             )

@@ -159,7 +159,18 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         groups = GroupClient(host, rng, incarnation=incarnation)
         slices.give_way_to(lambda: groups.pending_in_all()[1] > 0)
         keys = keyring.load(config)
-        member = composition.build(Given(config, profile, wal, host, groups, checker, keys, rng))
+        member = composition.build(
+            Given(
+                config=config,
+                profile=profile,
+                wal=wal,
+                host=host,
+                groups=groups,
+                checker=checker,
+                keyring=keys,
+                rng=rng,
+            )
+        )
         fronts = composition.build_fronts(member)
         host.serve(member.events)
         bind = _peer_bind(config)

@@ -287,9 +287,14 @@ def _access(base: Base) -> Access:
     shared_counts = SharedCounts(node, view, connections.counts, base.host)
     logins = LoginRecords()
     authenticator = Authenticator(
-        *(view, base.checker, logins, base.variables, base.config.auth),
-        *(base.tasks.spawn, base.catalog.write_later),
-        tokens.of_config(
+        view=view,
+        checker=base.checker,
+        records=logins,
+        variables=base.variables,
+        settings=base.config.auth,
+        spawn=base.tasks.spawn,
+        write_later=base.catalog.write_later,
+        tokens=tokens.of_config(
             base.config.oauth2, base.config.kubernetes, view, lambda: int(time.time() * 1000)
         ),
     )
@@ -323,7 +328,15 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     deliveries = DeliveryHub(client.resume, consumed.changed)
     tracer = Tracer(view, routing.router, process)
     objects = MemberObjects(
-        *(process.node, config, base.rng, host, catalog, client, base.checker, tracer, base.audit)
+        node=process.node,
+        config=config,
+        random=base.rng,
+        host=host,
+        catalog=catalog,
+        queues=client,
+        checker=base.checker,
+        tracer=tracer,
+        audit_log=base.audit,
     )
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
@@ -331,8 +344,15 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     dead_letterer = DeadLetterer(queues, client, routing, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
-        *(process, queues, host, deliveries, dead_letterer, options),
-        *(membership.wake, catalog.write_later, queues.led),
+        identity=process,
+        queues=queues,
+        replicas=host,
+        deliveries=deliveries,
+        dead_letters=dead_letterer,
+        options=options,
+        wake_members=membership.wake,
+        write_later=catalog.write_later,
+        led=queues.led,
     )
     quorum_calls.serve(calls, host, leaders.led, membership.stuck)
     replies = Replies(process, host, view)
@@ -368,7 +388,16 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
         refill=refill,
         repair=Repair(cluster, host, host.refilling, refill.nudge, spawn),
         catalog_members=CatalogMembers(catalog, host, leadership.hand_over),
-        joining=Joining(config, host, groups, catalog, refill, base.lifecycle, spawn, ask),
+        joining=Joining(
+            config=config,
+            host=host,
+            groups=groups,
+            catalog=catalog,
+            refill=refill,
+            lifecycle=base.lifecycle,
+            spawn=spawn,
+            ask=ask,
+        ),
     )
     return messages, members
 
@@ -595,12 +624,22 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
     )
     listener = AmqpListener(services, base.variables, base.tasks.spawn, access.certificate_files)
     topology = MemberTopology(
-        *(base.config.cluster.name, base.catalog, base.host, base.process),
-        *(messages.routing, base.queues, access.alarms.reason, listener.connect_here),
+        configured_name=base.config.cluster.name,
+        catalog=base.catalog,
+        members=base.host,
+        sender=base.process,
+        routing=messages.routing,
+        queues=base.queues,
+        alarm=access.alarms.reason,
+        connect_here=listener.connect_here,
     )
     return Endpoints(
-        *(base.config, base.lifecycle.health, listener),
-        *(functools.partial(Supervisor, topology), access.connections, base.catalog),
+        base.config,
+        base.lifecycle.health,
+        listener,
+        functools.partial(Supervisor, topology),
+        access.connections,
+        base.catalog,
     )
 
 
@@ -622,7 +661,10 @@ def _message_service(
         blocking_reason=access.alarms.reason,
     )
     return MessageService(
-        *(services, access.callers, access.admission, access.connections),
+        services,
+        access.callers,
+        access.admission,
+        access.connections,
         has_started=lambda: runtime.has_started,
     )
 

@@ -326,11 +326,17 @@ class Telemetry:
         ends, lost = self._sources.queues.ends.take()
         rows = [
             self._queues.last_row(
-                end.queue, end.overview, end.options, end.status, since_us, now_us,
-                end.is_expired, end.messages,
+                queue=end.queue,
+                overview=end.overview,
+                options=end.options,
+                status=end.status,
+                since_us=since_us,
+                now_us=now_us,
+                is_expired=end.is_expired,
+                messages=end.messages,
             )
             for end in ends
-        ]  # fmt: skip
+        ]
         self._writer.emit("sample", rows)
         if lost:
             times = {"t0": since_us, "t1": now_us}

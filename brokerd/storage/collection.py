@@ -183,7 +183,18 @@ def _copy(writer: LogWriter, move: Move) -> list[Record]:
             move.moved.append(None)
             continue
         birth = birth or place(move.segment, offset)
-        batch.append(Record(kind, uid, index, term, data, entry_kind, birth, flags))
+        batch.append(
+            Record(
+                kind=kind,
+                uid=uid,
+                index=index,
+                term=term,
+                data=data,
+                entry_kind=entry_kind,
+                birth=birth,
+                flags=flags,
+            )
+        )
         move.moved.append((0, 0))
     return batch
 

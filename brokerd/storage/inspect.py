@@ -95,16 +95,16 @@ def iterate(directory: Path) -> Iterator[RecordView]:
         for at in range(0, len(rows), ROW):
             uid, index, term, birth, extent, kinds = rows[at : at + ROW]
             yield RecordView(
-                segment,
-                extent >> 32,
-                records.KIND_NAMES.get(kinds & 0xFF, f"kind {kinds & 0xFF}"),
-                uid,
-                index,
-                term,
-                extent & 0xFFFFFFFF,
-                kinds >> 8 & 0xFF,
-                records.describe(birth) if birth else None,
-                bool(kinds & BAD),
+                segment=segment,
+                offset=extent >> 32,
+                kind=records.KIND_NAMES.get(kinds & 0xFF, f"kind {kinds & 0xFF}"),
+                uid=uid,
+                index=index,
+                term=term,
+                length=extent & 0xFFFFFFFF,
+                entry_kind=kinds >> 8 & 0xFF,
+                birth=records.describe(birth) if birth else None,
+                is_bad=bool(kinds & BAD),
             )
 
 
@@ -119,14 +119,14 @@ def verify(directory: Path) -> Verdict:
     groups = [_view(group) for _, group in sorted(found.groups.items())]
     segments = [
         SegmentView(
-            records.segment_name(segment),
-            segment,
-            scan.header.node_id,
-            (directory / records.segment_name(segment)).stat().st_size,
-            scan.end,
-            scan.sealed,
-            scan.batches,
-            len(scan.rows) // ROW,
+            name=records.segment_name(segment),
+            segment=segment,
+            node_id=scan.header.node_id,
+            size_bytes=(directory / records.segment_name(segment)).stat().st_size,
+            used_bytes=scan.end,
+            is_sealed=scan.sealed,
+            batches=scan.batches,
+            records=len(scan.rows) // ROW,
         )
         for segment, scan in sorted(found.scans.items())
     ]

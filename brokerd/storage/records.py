@@ -278,17 +278,17 @@ def decode_group_state(data: bytes) -> tuple[GroupState, bool]:
     value: _GroupJson = json.loads(data)
     term, vote, commit = value["hard_state"]
     state = GroupState(
-        HardState(term, None if vote is None else NodeId(vote), commit),
-        configuration_of(
+        hard_state=HardState(term, None if vote is None else NodeId(vote), commit),
+        configuration=configuration_of(
             tuple(NodeId(name) for name in value["voters"]),
             tuple(NodeId(name) for name in value["learners"]),
         ),
-        value["snapshot"][0],
-        value["snapshot"][1],
-        value["tail"],
-        tuple(value["healed"]),
-        tuple(value["lost"]),
-        value.get("staging", 0),
+        snapshot_index=value["snapshot"][0],
+        snapshot_term=value["snapshot"][1],
+        tail=value["tail"],
+        healed=tuple(value["healed"]),
+        lost=tuple(value["lost"]),
+        staging=value.get("staging", 0),
     )
     return state, value["reset"]
 

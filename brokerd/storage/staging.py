@@ -104,7 +104,14 @@ def write(writer: LogWriter, chunks: Sequence[StagedChunk]) -> None:
                 writer.state.groups.setdefault(uid, GroupState())
             staged = [
                 Record(
-                    records.STAGED, uid, entry.index, entry.term, entry.data, entry.kind, 0, number
+                    kind=records.STAGED,
+                    uid=uid,
+                    index=entry.index,
+                    term=entry.term,
+                    data=entry.data,
+                    entry_kind=entry.kind,
+                    birth=0,
+                    flags=number,
                 )
                 for entry in chunk.entries
             ]

@@ -226,17 +226,17 @@ class LogWriter:
     def _encode(self, record: Record, position: int) -> bytes:
         header = self.active.header
         return records.encode_record(
-            header.seed,
-            header.salt,
-            position,
-            record.kind,
-            record.uid,
-            record.index,
-            record.term,
-            record.data,
-            record.entry_kind,
-            record.birth,
-            record.flags,
+            seed=header.seed,
+            salt=header.salt,
+            offset=position,
+            kind=record.kind,
+            uid=record.uid,
+            index=record.index,
+            term=record.term,
+            data=record.data,
+            entry_kind=record.entry_kind,
+            birth=record.birth,
+            flags=record.flags,
         )
 
     def _begin(self, size: int) -> tuple[list[bytes], int]:

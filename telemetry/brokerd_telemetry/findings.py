@@ -159,9 +159,15 @@ def _before(live: Live, hour: str) -> dict[Key, Standing]:
             continue
         key = (row["cluster"], row["rule"], row["object_type"], row["vhost"], row["object"])
         hit = Hit(
-            row["object_type"], row["vhost"], row["object"], row["value"], row["threshold"],
-            row["message"], row["action"], row.get("upstream") or "",
-        )  # fmt: skip
+            object_type=row["object_type"],
+            vhost=row["vhost"],
+            name=row["object"],
+            value=row["value"],
+            threshold=row["threshold"],
+            message=row["message"],
+            advice=row["action"],
+            upstream=row.get("upstream") or "",
+        )
         # A table of a version without these knew the same states.
         seen, quiet = row.get("hours_seen", 1), row.get("hours_quiet", 0)
         since_us = int(row["since"].timestamp()) * 1_000_000

@@ -298,7 +298,7 @@ def _unseen(
 
 def _absent(key: tuple[str, int], node: str, span: Span) -> NodeHour:
     return NodeHour(
-        *(key[0], node, "", key[1], *span), told_us=0, rows=0, gap_rows=0, has_ended=False,
+        key[0], node, "", key[1], *span, told_us=0, rows=0, gap_rows=0, has_ended=False,
         missing_us=max(span[1] - span[0], 1), silent=[span],
     )  # fmt: skip
 

@@ -153,9 +153,16 @@ def render(live: Live, findings: list[Row]) -> bytes:
     silent = {name: why for key in ("", *clusters) for name, why in absent.get(key, {}).items()}
     unseen = report_head.unseen(quality, silent)
     head = report_head.head(
-        ", ".join(clusters), hours, findings, fates, books.values(), quality, unseen,
-        report_sums.untold(audit), manifest.as_of_us(clusters),
-    )  # fmt: skip
+        clusters=", ".join(clusters),
+        hours=hours,
+        findings=findings,
+        found=fates,
+        books=books.values(),
+        quality=quality,
+        unseen=unseen,
+        untold=report_sums.untold(audit),
+        until_us=manifest.as_of_us(clusters),
+    )
     return page.document(", ".join(clusters), head, sections, manifest.run_id)
 
 

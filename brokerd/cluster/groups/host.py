@@ -186,8 +186,14 @@ class Host:
         raft = self._volatile_raft if volatile else self.config.raft
         contradiction = None if volatile else self.keeper.contradiction_of(log_uid or uid)
         driver = self._groups.new(
-            *(uid, log_uid or uid, configuration if configuration.voters else None, machine, log),
-            *(raft, volatile, contradiction),
+            uid=uid,
+            log_uid=log_uid or uid,
+            configuration=configuration if configuration.voters else None,
+            machine=machine,
+            log=log,
+            raft=raft,
+            is_volatile=volatile,
+            contradiction=contradiction,
         )
         voters = driver.replica.configuration.voters
         if not volatile:

@@ -118,12 +118,18 @@ class HostedGroups:
     ) -> Driver:
         """Make a group's replica and its driver, which `add` takes."""
         replica = Replica(
-            *(GroupUid(uid), self._node, configuration, machine, log, raft, self._rng),
+            GroupUid(uid),
+            self._node,
+            configuration,
+            machine,
+            log,
+            raft,
+            self._rng,
             contradiction=contradiction,
             folded=folded,
         )
         return Driver(
-            *(uid, replica, log, machine, self._host), is_volatile=is_volatile, log_uid=log_uid
+            uid, replica, log, machine, self._host, is_volatile=is_volatile, log_uid=log_uid
         )
 
     def add(self, driver: Driver) -> None:
@@ -223,7 +229,12 @@ class HostedGroups:
     def _made_again(self, uid: int, kept: Kept) -> Driver:
         folded, log = self.folded.whole(kept), self._wal.log(kept.log_uid)
         driver = self.new(
-            *(uid, kept.log_uid, folded.configuration, kept.make(), log, self._config.raft),
+            uid,
+            kept.log_uid,
+            folded.configuration,
+            kept.make(),
+            log,
+            self._config.raft,
             folded=folded,
         )
         driver.leader, driver.term = folded.leader, folded.saved.term
@@ -233,7 +244,7 @@ class HostedGroups:
     def _from_log(self, uid: int, kept: Kept) -> Driver:
         """Begin as after a restart, knowing no leader; if this member led, it does not any more."""
         log, configuration = self._wal.log(kept.log_uid), kept.folded.configuration
-        driver = self.new(*(uid, kept.log_uid, configuration, kept.make(), log, self._config.raft))
+        driver = self.new(uid, kept.log_uid, configuration, kept.make(), log, self._config.raft)
         driver.term = driver.replica.term
         driver.learn(trust.LogOpened(log.damaged))
         if configuration.voters == (self._node,):

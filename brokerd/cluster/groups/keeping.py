@@ -125,7 +125,13 @@ class Keeper:
             "%s '%s' in vhost '%s': the leader %s (term %d) lacks entries from %d on, which are "
             "known here to be committed (up to %d); nothing is replaced, they are kept aside "
             "(brokerctl list_kept_aside) group=%x",
-            *(kind, name, vhost, found.leader, found.leader_term, found.first, found.committed),
+            kind,
+            name,
+            vhost,
+            found.leader,
+            found.leader_term,
+            found.first,
+            found.committed,
             driver.uid,
         )
         self._begin(driver, kind, found)
@@ -154,19 +160,19 @@ class Keeper:
             return
         _, vhost, name, members = self._names(driver.uid)
         description = Description(
-            driver.uid,
-            driver.log_uid,
-            kind,
-            vhost,
-            name,
-            self._node,
-            members,
-            found.first,
-            found.last,
-            found.committed,
-            found.leader,
-            found.leader_term,
-            self._clock_ms(),
+            uid=driver.uid,
+            log_uid=driver.log_uid,
+            kind=kind,
+            vhost=vhost,
+            name=name,
+            member=self._node,
+            members=members,
+            first=found.first,
+            last=found.last,
+            committed=found.committed,
+            leader=found.leader,
+            leader_term=found.leader_term,
+            made_ms=self._clock_ms(),
         )
         self._writing.add(driver.log_uid)
         self._queue.add(_KeepStep(self, self._queue, self.files, driver, description))
@@ -180,8 +186,12 @@ class Keeper:
         self.kept[kept.id] = kept
         logger.error(
             "%s '%s' in vhost '%s': %d entries with %d messages are kept aside as %s",
-            *(kept.description.kind, kept.description.name, kept.description.vhost),
-            *(kept.entries, kept.messages, kept.id),
+            kept.description.kind,
+            kept.description.name,
+            kept.description.vhost,
+            kept.entries,
+            kept.messages,
+            kept.id,
         )
 
     def failed(self, log_uid: int, fault: str) -> None:

@@ -266,7 +266,9 @@ class WriteQueue:
         logger.warning(
             "the disk had no room for snapshots (%d wait): they are tried again every %g s, and "
             "the log grows meanwhile; the first is %s",
-            *(len(put_off), self._room_s, put_off[0].no_room),
+            len(put_off),
+            self._room_s,
+            put_off[0].no_room,
         )
         for step in put_off[:TRIED_MAX]:
             if not step.driver.is_closed:

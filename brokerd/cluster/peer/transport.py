@@ -253,7 +253,11 @@ class _PeerStream:
         try:
             async with asyncio.timeout(self._config.dial_timeout_s):
                 call = await peer_call.dial(
-                    *(owner.config, owner.tls, self.node, self.address, owner.hello),
+                    owner.config,
+                    owner.tls,
+                    self.node,
+                    self.address,
+                    owner.hello,
                     self.pump,
                     self._lookup,
                 )

@@ -55,15 +55,23 @@ def encode(state: QueueState) -> bytes:
     consumers, counters = state.consumers.registered, state.counters
     levels = store.level_counts()
     numbers = _NUMBERS.pack(
-        *(ready + unacked + letters, ready, unacked, letters, state.letters_of_old),
-        *(store.ready_bytes, state.unacked_bytes, consumers),
+        ready + unacked + letters,
+        ready,
+        unacked,
+        letters,
+        state.letters_of_old,
+        store.ready_bytes,
+        state.unacked_bytes,
+        consumers,
         1 if ready and not consumers else 0,
         UNKNOWN if limit is None else min(limit, NUMBER_MAX),
         store.memory_bytes(),
         UNKNOWN if head is None else head.entry.enqueued_ms,
         UNKNOWN if used_ms is None else used_ms,
         state.delayed.count,
-        *(ready - sum(count for _, count in levels), len(state.enqueuers), len(levels)),
+        ready - sum(count for _, count in levels),
+        len(state.enqueuers),
+        len(levels),
         *[counters[name] for name in COUNTERS],
     )
     for level in levels:

@@ -555,7 +555,9 @@ class ChannelDeliveries:
             self.discards += 1
             done = self._discarded
         self.stream.settle(
-            *(holder, ranges, how),
+            holder,
+            ranges,
+            how,
             may_be_lost=may_be_lost,
             is_joined=self.tx is None,
             done=done,

@@ -137,15 +137,15 @@ def _bind(
 ) -> Work | None:
     services, connection = session.services, session.connection
     plan = declare.bind(
-        services.catalog.view,
-        services.profile,
-        connection.access,
-        source,
-        kind,
-        destination,
-        routing_key,
-        _json(table),
-        services.identity.connection_id(connection.uid),
+        view=services.catalog.view,
+        profile=services.profile,
+        access=connection.access,
+        source=source,
+        destination_kind=kind,
+        destination=destination,
+        routing_key=routing_key,
+        binding_arguments=_json(table),
+        connection=services.identity.connection_id(connection.uid),
     )
     if isinstance(plan, Refused):
         raise message_checks.refuse(plan)
@@ -163,14 +163,14 @@ def _unbind(
 ) -> Work | None:
     services, connection = session.services, session.connection
     plan = declare.unbind(
-        services.catalog.view,
-        connection.access,
-        source,
-        kind,
-        destination,
-        routing_key,
-        _json(table),
-        services.identity.connection_id(connection.uid),
+        view=services.catalog.view,
+        access=connection.access,
+        source=source,
+        destination_kind=kind,
+        destination=destination,
+        routing_key=routing_key,
+        binding_arguments=_json(table),
+        connection=services.identity.connection_id(connection.uid),
     )
     if isinstance(plan, Refused):
         raise message_checks.refuse(plan)

@@ -91,14 +91,14 @@ class Placement:
         cluster = self._cluster
         size = spec.get("replicas") or spec["arguments"].get("x-quorum-initial-group-size")
         chosen = placement.choose_members(
-            size or cluster.config.queues.quorum_group_size,
-            self._here,
-            self._nodes,
-            self._running,
-            self._replicas,
-            self._queue_count,
-            cluster.random,
-            self._domains,
+            size=size or cluster.config.queues.quorum_group_size,
+            client_node=self._here,
+            members=self._nodes,
+            running=self._running,
+            replica_counts=self._replicas,
+            queue_count=self._queue_count,
+            shuffler=cluster.random,
+            domains=self._domains,
         )
         probe = Queue(vhost, name, spec, 0, list(chosen))
         settings = policy.effective_queue(cluster.view, probe)

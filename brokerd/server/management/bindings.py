@@ -195,8 +195,15 @@ async def _bind(call: Call) -> Answer:
         raise bad_request(f"routing_key: longer than {names.NAME_BYTES_MAX} bytes")
     services = call.services
     plan = declare.bind(
-        *(services.catalog.view, services.profile, call.access, source, kind, destination),
-        *(key, table, services.identity.connection_id(0)),
+        view=services.catalog.view,
+        profile=services.profile,
+        access=call.access,
+        source=source,
+        destination_kind=kind,
+        destination=destination,
+        routing_key=key,
+        binding_arguments=table,
+        connection=services.identity.connection_id(0),
     )
     if isinstance(plan, Refused):
         raise refused(plan)
@@ -214,9 +221,14 @@ async def _unbind(call: Call) -> Answer:
     found = _one(call)
     services = call.services
     plan = declare.unbind(
-        *(services.catalog.view, call.access, found["source"], found["destination_type"]),
-        *(found["destination"], found["routing_key"], found["arguments"]),
-        services.identity.connection_id(0),
+        view=services.catalog.view,
+        access=call.access,
+        source=found["source"],
+        destination_kind=found["destination_type"],
+        destination=found["destination"],
+        routing_key=found["routing_key"],
+        binding_arguments=found["arguments"],
+        connection=services.identity.connection_id(0),
     )
     return await objects.delete(call, plan)
 
@@ -227,29 +239,40 @@ ROUTES = (
     Route("GET", "/api/bindings", Right.MANAGEMENT, _list, "All bindings"),
     Route("GET", "/api/bindings/{vhost}", Right.VHOST_VISIBLE, _list, "Bindings of a vhost"),
     Route(
-        *("GET", _BETWEEN, Right.VHOST_VISIBLE, _list_between),
+        "GET",
+        _BETWEEN,
+        Right.VHOST_VISIBLE,
+        _list_between,
         "Bindings between an exchange and a queue (kind `q`) or an exchange (kind `e`)",
     ),
     Route(
-        *("POST", _BETWEEN, Right.VHOST, _bind),
+        "POST",
+        _BETWEEN,
+        Right.VHOST,
+        _bind,
         "Bind: `routing_key`, `arguments`; Location names the new binding",
     ),
     Route("GET", f"{_BETWEEN}/{{key}}", Right.VHOST_VISIBLE, _get, "One by its `properties_key`"),
     Route("DELETE", f"{_BETWEEN}/{{key}}", Right.VHOST, _unbind, "Unbind it"),
     Route(
-        *("GET", "/api/queues/{vhost}/{name}/bindings", Right.VHOST_VISIBLE, _of_queue),
+        "GET",
+        "/api/queues/{vhost}/{name}/bindings",
+        Right.VHOST_VISIBLE,
+        _of_queue,
         "Bindings of a queue",
     ),
     Route(
         "GET",
         "/api/exchanges/{vhost}/{name}/bindings/source",
-        *(Right.VHOST_VISIBLE, _of_source),
+        Right.VHOST_VISIBLE,
+        _of_source,
         "Bindings from an exchange",
     ),
     Route(
         "GET",
         "/api/exchanges/{vhost}/{name}/bindings/destination",
-        *(Right.VHOST_VISIBLE, _of_destination),
+        Right.VHOST_VISIBLE,
+        _of_destination,
         "Bindings to an exchange",
     ),
 )

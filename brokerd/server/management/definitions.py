@@ -274,7 +274,10 @@ _PATH, _RIGHT = "/api/definitions", Right.ADMINISTRATOR
 ROUTES = (
     Route("GET", _PATH, _RIGHT, _export, "All definitions, with hashes and passwords of upstreams"),
     Route(
-        *("POST", _PATH, _RIGHT, _import),
+        "POST",
+        _PATH,
+        _RIGHT,
+        _import,
         "Make what they describe; `skip_unsupported=true` leaves out what is not here and lists it",
     ),
     Route("GET", f"{_PATH}/{{vhost}}", _RIGHT, _export_vhost, "Definitions of a vhost"),

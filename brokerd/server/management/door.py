@@ -108,14 +108,14 @@ class Door:
             check_origin(request.headers)
         caller = await self._caller(request, route)
         call = Call(
-            self._services,
-            caller,
-            method,
-            found.parts,
-            _parameters(query),
-            {name.lower(): value for name, value in request.headers.items()},
-            lambda: self._read(request),
-            request.secure,
+            services=self._services,
+            caller=caller,
+            method=method,
+            parts=found.parts,
+            query=_parameters(query),
+            headers={name.lower(): value for name, value in request.headers.items()},
+            read=lambda: self._read(request),
+            is_tls=request.secure,
         )
         check_right(call, route.right)
         return await route.handler(call)

@@ -143,7 +143,10 @@ ROUTES = (
     Route("GET", _LINKS, _READ, _links, "Federation links of all members"),
     Route("GET", f"{_LINKS}/{{vhost}}", _READ, _links, "Those of a vhost"),
     Route(
-        *("DELETE", f"{_LINKS}/vhost/{{vhost}}/{{id}}/{{node}}/restart", _WRITE, _restart_link),
+        "DELETE",
+        f"{_LINKS}/vhost/{{vhost}}/{{id}}/{{node}}/restart",
+        _WRITE,
+        _restart_link,
         "Have a link connect anew",
     ),
     Route("GET", _SHOVELS, _READ, _shovels, "Shovels of all members"),

@@ -289,12 +289,18 @@ def _integer(body: Json, name: str) -> int:
 
 ROUTES = (
     Route(
-        *("POST", "/api/exchanges/{vhost}/{name}/publish", Right.VHOST, _publish),
+        "POST",
+        "/api/exchanges/{vhost}/{name}/publish",
+        Right.VHOST,
+        _publish,
         "Publish: `properties`, `routing_key`, `payload`, `payload_encoding` "
         "(`string`, `base64`); answers whether it was routed",
     ),
     Route(
-        *("POST", "/api/queues/{vhost}/{name}/get", Right.VHOST, _get),
+        "POST",
+        "/api/queues/{vhost}/{name}/get",
+        Right.VHOST,
+        _get,
         "Get messages: `count`, `ackmode`, `encoding` (`auto`, `base64`), `truncate`",
     ),
 )

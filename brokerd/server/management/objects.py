@@ -265,17 +265,26 @@ _EXCHANGE = "/api/exchanges/{vhost}/{name}"
 
 ROUTES = (
     Route(
-        *("PUT", _QUEUE, Right.VHOST, _put_queue),
+        "PUT",
+        _QUEUE,
+        Right.VHOST,
+        _put_queue,
         "Declare a queue: `durable`, `auto_delete`, `arguments`",
     ),
     Route("DELETE", _QUEUE, Right.VHOST, _delete_queue, "Delete it: `if-empty`, `if-unused`"),
     Route("DELETE", f"{_QUEUE}/contents", Right.VHOST, _purge, "Purge its ready messages"),
     Route(
-        *("POST", f"{_QUEUE}/actions", Right.VHOST, _act),
+        "POST",
+        f"{_QUEUE}/actions",
+        Right.VHOST,
+        _act,
         "`sync` and `cancel_sync`, in profiles of 3.x: they do nothing, as there are no mirrors",
     ),
     Route(
-        *("PUT", _EXCHANGE, Right.VHOST, _put_exchange),
+        "PUT",
+        _EXCHANGE,
+        Right.VHOST,
+        _put_exchange,
         "Declare an exchange: `type`, `durable`, `auto_delete`, `internal`, `arguments`",
     ),
     Route("DELETE", _EXCHANGE, Right.VHOST, _delete_exchange, "Delete it: `if-unused`"),

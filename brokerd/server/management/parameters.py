@@ -44,7 +44,10 @@ def row(call: Call, record: Record) -> Json:
     """Return a parameter as the caller may see it."""
     component, _, name = record.name.partition("/")
     spec = sealed_parameters.exported(
-        *(record.name, record.vhost, record.spec(), call.services.objects.keyring),
+        record.name,
+        record.vhost,
+        record.spec(),
+        call.services.objects.keyring,
         with_passwords=call.caller.is_administrator,
     )
     return {"value": spec["value"], "vhost": record.vhost, "component": component, "name": name}
@@ -100,7 +103,10 @@ async def _put(call: Call) -> Answer:
     if component not in COMPONENTS:
         raise bad_request(f"Validation failed\n\ncomponent {component} not found\n")
     operation = changes.upsert(
-        *("parameter", call.vhost, f"{component}/{name}", {"value": value}),
+        "parameter",
+        call.vhost,
+        f"{component}/{name}",
+        {"value": value},
         confirmed=call.is_on("confirm"),
     )
     try:
@@ -251,7 +257,10 @@ ROUTES = (
     Route("GET", f"{_ALL}/{{component}}/{{vhost}}", _RIGHT, _list, "The same of one vhost"),
     Route("GET", _ONE, _RIGHT, _get, "One parameter"),
     Route(
-        *("PUT", _ONE, _RIGHT, _put),
+        "PUT",
+        _ONE,
+        _RIGHT,
+        _put,
         f"Set it: `value`; components are {', '.join(f'`{each}`' for each in COMPONENTS)}.  What "
         "would lose messages needs `confirm=true`",
     ),

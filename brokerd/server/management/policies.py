@@ -73,10 +73,13 @@ def _routes(kind: str, folder: str, plural: str, writer: Right) -> tuple[Route, 
     reader = Right.POLICYMAKER if writer is Right.POLICYMAKER else Right.VHOST_VISIBLE
     return (
         Route("GET", path, Right.MANAGEMENT, list_all, f"All {plural} that the caller may see"),
-        Route(*("GET", f"{path}/{{vhost}}", Right.VHOST_VISIBLE, list_all), "Those of a vhost"),
+        Route("GET", f"{path}/{{vhost}}", Right.VHOST_VISIBLE, list_all, "Those of a vhost"),
         Route("GET", one, reader, get, f"One of the {plural}"),
         Route(
-            *("PUT", one, writer, put),
+            "PUT",
+            one,
+            writer,
+            put,
             "Make or change it: `pattern`, `definition`, `priority`, `apply-to`",
         ),
         Route("DELETE", one, writer, delete, "Delete it"),

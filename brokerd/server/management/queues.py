@@ -456,7 +456,10 @@ ROUTES = (
     Route("GET", "/api/queues/detailed", Right.MANAGEMENT, _list, "The same, as 4.x has it"),
     Route("GET", "/api/queues/{vhost}", Right.VHOST_VISIBLE, _list, "Queues of a vhost"),
     Route(
-        *("GET", "/api/queues/{vhost}/{name}", Right.VHOST_VISIBLE, _get),
+        "GET",
+        "/api/queues/{vhost}/{name}",
+        Right.VHOST_VISIBLE,
+        _get,
         "One queue, with its consumers",
     ),
 )

@@ -138,8 +138,10 @@ async def _rebalance(call: Call) -> Answer:
     services = call.services
     log.warning("leaders are rebalanced by user '%s'", call.caller.user)
     _, left = await quorum_calls.rebalance(
-        *(services.members, replica_changes.matching_queues(services.members)),
-        *(member_states.resting(services.catalog.view), TRANSFER_S),
+        services.members,
+        replica_changes.matching_queues(services.members),
+        member_states.resting(services.catalog.view),
+        TRANSFER_S,
     )
     if left:
         raise unavailable(f"{left} leaders have not moved in time")
@@ -156,7 +158,10 @@ ROUTES = (
     Route("POST", f"{_QUEUE}/replicas/add", _RIGHT, _add, "Give a member a replica: `node` (4.x)"),
     Route("DELETE", f"{_QUEUE}/replicas/delete", _RIGHT, _delete, "Take it away: `node` (4.x)"),
     Route(
-        *("POST", f"{_NODE}/grow", _RIGHT, _grow),
+        "POST",
+        f"{_NODE}/grow",
+        _RIGHT,
+        _grow,
         "Give a member replicas of many: `vhost_pattern`, `queue_pattern`, `strategy` (4.x)",
     ),
     Route("DELETE", f"{_NODE}/shrink", _RIGHT, _shrink, "Take all replicas from a member (4.x)"),

@@ -142,16 +142,25 @@ _LIMIT = "/api/user-limits/{name}/{limit}"
 ROUTES = (
     Route("GET", "/api/users", Right.ADMINISTRATOR, _list, "All users"),
     Route(
-        *("GET", "/api/users/without-permissions", Right.ADMINISTRATOR, _without_permissions),
+        "GET",
+        "/api/users/without-permissions",
+        Right.ADMINISTRATOR,
+        _without_permissions,
         "Users who may enter no vhost",
     ),
     Route(
-        *("POST", "/api/users/bulk-delete", Right.ADMINISTRATOR, _bulk_delete),
+        "POST",
+        "/api/users/bulk-delete",
+        Right.ADMINISTRATOR,
+        _bulk_delete,
         "Delete several: `users`, an array of names",
     ),
     Route("GET", _USER, Right.ADMINISTRATOR, _get, "One user"),
     Route(
-        *("PUT", _USER, Right.ADMINISTRATOR, _put),
+        "PUT",
+        _USER,
+        Right.ADMINISTRATOR,
+        _put,
         "Make or change one: `tags` (array, or text with commas), and one of `password`, or "
         "`password_hash` with `hashing_algorithm`; without both, no password is right",
     ),
@@ -159,7 +168,10 @@ ROUTES = (
     Route("GET", "/api/user-limits", Right.MANAGEMENT, _limits, "Limits of all users"),
     Route("GET", "/api/user-limits/{name}", Right.MANAGEMENT, _limits, "Limits of a user"),
     Route(
-        *("PUT", _LIMIT, Right.ADMINISTRATOR, _set_limit),
+        "PUT",
+        _LIMIT,
+        Right.ADMINISTRATOR,
+        _set_limit,
         "Set a limit: `value`; `max-connections`, `max-channels`",
     ),
     Route("DELETE", _LIMIT, Right.ADMINISTRATOR, _clear_limit, "Take a limit away"),

@@ -194,7 +194,10 @@ ROUTES = (
     Route("GET", "/api/vhosts", Right.MANAGEMENT, _list, "Vhosts that the caller may see"),
     Route("GET", _VHOST, Right.ADMINISTRATOR, _get, "One vhost"),
     Route(
-        *("PUT", _VHOST, Right.ADMINISTRATOR, _put),
+        "PUT",
+        _VHOST,
+        Right.ADMINISTRATOR,
+        _put,
         "Make or change it: `description`, `tags`, `default_queue_type`, `tracing`, "
         "`protected_from_deletion`; its maker may do everything in it",
     ),
@@ -202,13 +205,19 @@ ROUTES = (
     Route("POST", _PROTECTION, Right.ADMINISTRATOR, _protect, "Protect it from deletion (4.x)"),
     Route("DELETE", _PROTECTION, Right.ADMINISTRATOR, _protect, "Protect it no more (4.x)"),
     Route(
-        *("POST", f"{_VHOST}/start/{{node}}", Right.ADMINISTRATOR, _start),
+        "POST",
+        f"{_VHOST}/start/{{node}}",
+        Right.ADMINISTRATOR,
+        _start,
         "Start it on a member; it runs there already",
     ),
     Route("GET", "/api/vhost-limits", Right.MANAGEMENT, _limits, "Limits of all vhosts"),
     Route("GET", "/api/vhost-limits/{vhost}", Right.VHOST_VISIBLE, _limits, "Limits of a vhost"),
     Route(
-        *("PUT", _LIMIT, Right.ADMINISTRATOR, _set_limit),
+        "PUT",
+        _LIMIT,
+        Right.ADMINISTRATOR,
+        _set_limit,
         "Set a limit: `value`; `max-connections`, `max-queues`, `max-exchanges`, `max-bindings`",
     ),
     Route("DELETE", _LIMIT, Right.ADMINISTRATOR, _clear_limit, "Take a limit away"),

@@ -83,16 +83,16 @@ class CatalogMembers:
             return None
         wanted = self._in_order(wanted, status.members.voters)
         group = GroupView(
-            host.node,
-            members,
-            wanted,
-            status.members,
-            status.may_change,
-            frozenset(host.alive()),
-            status.members_index,
-            status.last,
-            {node: status.last - lag for node, lag in status.lag.items()},
-            VOTERS_MAX,
+            leader=host.node,
+            members=members,
+            wanted=wanted,
+            configuration=status.members,
+            may_change=status.may_change,
+            alive=frozenset(host.alive()),
+            configuration_index=status.members_index,
+            last_index=status.last,
+            match={node: status.last - lag for node, lag in status.lag.items()},
+            voters_max=VOTERS_MAX,
         )
         return membership_steps.next_step(group)
 

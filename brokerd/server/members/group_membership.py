@@ -188,15 +188,15 @@ class GroupMembership:
         # Whoever left the cluster while it was being added is waited for in vain.
         cluster = member.view.members()
         view = GroupView(
-            member.host.node,
-            members,
-            [NodeId(node) for node in queue.wanted_members if node in cluster],
-            status.members,
-            status.may_change,
-            frozenset(member.host.alive()),
-            status.members_index,
-            status.last,
-            {node: status.last - lag for node, lag in status.lag.items()},
+            leader=member.host.node,
+            members=members,
+            wanted=[NodeId(node) for node in queue.wanted_members if node in cluster],
+            configuration=status.members,
+            may_change=status.may_change,
+            alive=frozenset(member.host.alive()),
+            configuration_index=status.members_index,
+            last_index=status.last,
+            match={node: status.last - lag for node, lag in status.lag.items()},
         )
         return membership_steps.next_step(view)
 

@@ -144,16 +144,16 @@ class DeadLetterer:
                 pipeline.send_own(routing, publisher, queue.vhost, result, [letter], 1, targets)
                 outcome = _outcome(result, bool(targets), bool(cycling))
                 routing.counters.dead_lettered(
-                    queue.vhost,
-                    queue.name,
-                    effect.reason,
-                    effect.exchange,
-                    effect.routing_key or "",
-                    "at-most-once",
-                    outcome,
-                    1,
-                    len(letter[2]),
-                    [target.name for target in targets],
+                    vhost=queue.vhost,
+                    queue=queue.name,
+                    reason=effect.reason,
+                    dlx=effect.exchange,
+                    routing_key=effect.routing_key or "",
+                    strategy="at-most-once",
+                    outcome=outcome,
+                    n=1,
+                    size_bytes=len(letter[2]),
+                    targets=[target.name for target in targets],
                 )
                 self._give_up(queue, effect.reason, run, content, outcome)
                 if not targets and not cycling:
@@ -224,15 +224,16 @@ class DeadLetterer:
     ) -> None:
         """Tell the telemetry of a letter that goes off for the first time."""
         self._routing.counters.dead_lettered(
-            queue.vhost,
-            queue.name,
-            letter.reason,
-            *(to[0], to[1] or ""),
-            "at-least-once",
-            "routed",
-            1,
-            size_bytes,
-            [target.name for target in targets],
+            vhost=queue.vhost,
+            queue=queue.name,
+            reason=letter.reason,
+            dlx=to[0],
+            routing_key=to[1] or "",
+            strategy="at-least-once",
+            outcome="routed",
+            n=1,
+            size_bytes=size_bytes,
+            targets=[target.name for target in targets],
         )
 
     def _give_up(self, queue: Queue, reason: str, run: Run, content: Content, outcome: str) -> None:
@@ -270,7 +271,11 @@ class DeadLetterer:
         worker = self._workers.get(uid)
         if worker is None:
             worker = self._workers[uid] = Worker(
-                *(uid, self._queues, self._client, self._sender, self._routing),
+                uid,
+                self._queues,
+                self._client,
+                self._sender,
+                self._routing,
                 partial(self._addressed, uid),
             )
             self._spawn(worker.run())
@@ -441,7 +446,13 @@ class Worker:
         number = 0
         for letter, way, targets in missing:
             pipeline.send_own(
-                *(self._counting, taker, way.vhost, way.result, [way.content], number, targets),
+                self._counting,
+                taker,
+                way.vhost,
+                way.result,
+                [way.content],
+                number,
+                targets,
                 is_again=letter.is_sent,
             )
             letter.is_sent = True

@@ -85,7 +85,12 @@ class Dropped:
             logging.INFO if counted in _ASKED_FOR else logging.WARNING,
             "queue '%s' in vhost '%s' dropped %d messages and %d dead letters that waited, "
             "for %s cause=%s",
-            *(queue, vhost, messages, letters, reason, counted),
+            queue,
+            vhost,
+            messages,
+            letters,
+            reason,
+            counted,
         )
 
     def unrouted(self, cause: str) -> None:
@@ -98,5 +103,8 @@ class Dropped:
         log.warning(
             "%s dropped %d messages that no queue of its destination takes, the last one for "
             "exchange '%s', routing key '%s': bind a queue, or set dest-unroutable to keep",
-            *(link, count, exchange, routing_key),
+            link,
+            count,
+            exchange,
+            routing_key,
         )

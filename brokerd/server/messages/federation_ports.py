@@ -316,7 +316,9 @@ class MemberTopology:
         if record is None or parse(shovel.vhost, shovel.name, value) != shovel:
             return True
         operation = catalog_commands.delete(
-            *("parameter", shovel.vhost, name),
+            "parameter",
+            shovel.vhost,
+            name,
             cause="auto-delete",
             precondition={"hash": record.hash()},
         )
@@ -345,8 +347,12 @@ class MemberTopology:
                 if choice != Choice():
                     found.append(
                         ports.FederatedQueue(
-                            *(vhost, queue.name, queue.uid, queue.durable),
-                            *(choice, _queue_arguments(queue)),
+                            vhost,
+                            queue.name,
+                            queue.uid,
+                            queue.durable,
+                            choice,
+                            _queue_arguments(queue),
                         )
                     )
         return found

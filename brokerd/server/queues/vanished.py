@@ -116,7 +116,9 @@ class VanishedQueues:
             log.warning(
                 "queue '%s' in vhost '%s' went while this member was away; how many messages it "
                 "had cannot be read: %s",
-                *(gone.name, gone.vhost, error),
+                gone.name,
+                gone.vhost,
+                error,
             )
             return
         messages = queue_outline.messages_of(machine.outline())

@@ -296,14 +296,14 @@ def state_of(body: keys.Body) -> ResourceState:
     status = body.get("status") or {}
     is_current = status.get("observedGeneration") == body["metadata"].get("generation")
     return ResourceState(
-        key.kind,
-        key.namespace,
-        key.name,
-        ready.status if ready else "",
-        ready.reason if ready else "",
-        ready.message if ready else "",
-        is_current and ready is not None and ready.status == conditions.TRUE,
-        is_current and stalled is not None,
+        kind=key.kind,
+        namespace=key.namespace,
+        name=key.name,
+        ready=ready.status if ready else "",
+        reason=ready.reason if ready else "",
+        message=ready.message if ready else "",
+        is_ready=is_current and ready is not None and ready.status == conditions.TRUE,
+        is_stalled=is_current and stalled is not None,
     )
 
 

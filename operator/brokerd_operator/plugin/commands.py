@@ -143,7 +143,8 @@ def connect(kubectl: Kubectl, cluster: str, show_password: bool) -> None:
 @click.argument("cluster")
 @click.option("--member", "-m", metavar="MEMBER", help="Name or ordinal [default: one of those].")
 @click.option(
-    *("--port", "local_port"),
+    "--port",
+    "local_port",
     type=click.IntRange(1, 65_535),
     metavar="PORT",
     help="On this machine [default: a free one].",
@@ -194,7 +195,9 @@ def _login(kubectl: Kubectl, cluster: Body, is_wanted: bool) -> tuple[str, str]:
 @brokerd.command()
 @click.argument("cluster")
 @click.option(
-    *("--member", "-m", "members"),
+    "--member",
+    "-m",
+    "members",
     multiple=True,
     metavar="MEMBER",
     help="Name or ordinal; may be repeated [default: all that are ready].",

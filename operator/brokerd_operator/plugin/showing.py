@@ -197,8 +197,17 @@ def _member_lines(found: Iterable[MemberLine]) -> rich.table.Table:
 
 def _queue_lines(found: Iterable[QueueLine]) -> rich.table.Table:
     table = _table(
-        *("VHOST", "QUEUE", "TYPE", "STATE", "LEADER", "READY", "UNACKED", "CONSUMERS"),
-        *("IN/S", "OUT/S", "ACK/S"),
+        "VHOST",
+        "QUEUE",
+        "TYPE",
+        "STATE",
+        "LEADER",
+        "READY",
+        "UNACKED",
+        "CONSUMERS",
+        "IN/S",
+        "OUT/S",
+        "ACK/S",
     )
     for column in table.columns[-3 - len(COUNTERS) :]:
         column.justify = "right"

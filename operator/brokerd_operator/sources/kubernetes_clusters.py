@@ -272,16 +272,16 @@ class KubernetesClusters:
             keys.annotation(body, keys.APPROVED_IMAGE) or "",
         )
         context = Context(
-            meta,
-            spec,
-            self._settings.images,
-            self._settings.namespace,
-            known.initial or None,
-            known.members or None,
-            image.name,
-            known.size,
-            keys.annotation(body, keys.RESTART_AT) or "",
-            known.restarted_at,
+            meta=meta,
+            spec=spec,
+            images=self._settings.images,
+            operator_namespace=self._settings.namespace,
+            initial_replicas=known.initial or None,
+            members=known.members or None,
+            image=image.name,
+            volume_size=known.size,
+            restart_at=keys.annotation(body, keys.RESTART_AT) or "",
+            restarted_at=known.restarted_at,
         )
         return context, image
 
@@ -338,16 +338,16 @@ class KubernetesClusters:
             hold = await self._bad_certificate(context)
         target = await self._target(context, current) if ready else None
         fleet = Fleet(
-            context.name,
-            spec.members_wanted,
-            current,
-            context.members or 0,
-            await members.listed(target) if spec.members_wanted else None,
-            ready,
-            old.names,
-            fenced,
-            hold.message if hold is not None else "",
-            await self._template(context, current, stateful_set) if old.names else "",
+            name=context.name,
+            desired=spec.members_wanted,
+            current=current,
+            before=context.members or 0,
+            listed=await members.listed(target) if spec.members_wanted else None,
+            ready=ready,
+            outdated=old.names,
+            fenced=fenced,
+            held=hold.message if hold is not None else "",
+            template=await self._template(context, current, stateful_set) if old.names else "",
         )
         step = scaling.next_step(fleet)
         problem = complaint

@@ -238,6 +238,10 @@ class Host:
     def read_alone(self, uid: int, machine: Machine) -> bool:
         """Have a machine see what the log holds of a group whose one member is this node; False if
         that is nothing.  DamagedEntry, CorruptLog."""
+        driver = self._groups.awake.get(uid)
+        if driver is not None and driver.error is not None:
+            # What has stopped the replica would meet whoever looks.
+            return False
         if not self._wal.has_log(uid) or self._wal.is_removed(uid):
             return False
         log = self._wal.log(uid)

@@ -8,6 +8,7 @@ from pathlib import Path
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups.host import Host
 from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, NodeId
 from brokerd.storage.wal import WalConfig, WriteAheadLog
 
@@ -48,5 +49,29 @@ async def test_who_votes_in_a_group_whose_members_are_not_known(tmp_path: Path) 
     found = [host.status_of(UID + number) for number in range(3)]
     assert [status.is_doubted for status in found] == [False, True, False]
     assert [status.members.voters for status in found] == [(A, B, C), (), ()]
+    await host.stop()
+    wal.close()
+
+
+async def test_only_the_log_of_a_group_that_lives_here_alone_is_read(tmp_path: Path) -> None:
+    """What others hold as well they count; what is in memory has no log; and a replica that has
+    stopped would stop whoever looks.
+    """
+    tmp_path.joinpath("wal").mkdir()
+    wal = WriteAheadLog.open(tmp_path / "wal", WalConfig(node_id="a"), lambda _: None)
+    alone, shared, stopped, volatile, unknown = range(UID, UID + 5)
+    wal.bootstrap([(alone, Configuration((A,))), (shared, Configuration((A, B)))])
+    wal.bootstrap([(stopped, Configuration((A,)))])
+    host = Host(A, 1, wal, HostConfig(), random.Random(1))
+    host.open_group(stopped, [A], QueueMachine())
+    host.open_group(volatile, [A], QueueMachine(), volatile=True)
+    driver = host.driver_of(stopped)
+    assert driver is not None
+    driver.error = RuntimeError("an invariant")
+    uids = (alone, shared, stopped, volatile, unknown)
+    found = [host.read_alone(uid, QueueMachine()) for uid in uids]
+    assert found == [True, False, False, False, False]
+    # Nobody begins a log by asking.
+    assert wal.groups() == [alone, shared, stopped]
     await host.stop()
     wal.close()

@@ -67,6 +67,13 @@ TRANSITIONS_ACCEPTED = (
     Change("keys", "Binding", {"routingKeys": ["a"]}, {"routingKeys": ["b", "c"]}),
     Change("binding-arguments", "Binding", {}, {"arguments": [arg("a", integer=1)]}),
     Change("scale", "BrokerCluster", {"replicas": 3}, {"replicas": 5}),
+    Change("a-setting", "BrokerCluster", {}, {"settings": {"limits": {"connections": 9}}}),
+    Change(
+        "profile-while-stopped",
+        "BrokerCluster",
+        {"replicas": 0, "settings": {"compat": {"profile": "rabbitmq-3.13"}}},
+        {"replicas": 0, "settings": {"compat": {"profile": "rabbitmq-4.3"}}},
+    ),
     Change("grow", "BrokerCluster", {"storage": {"size": "1Gi"}}, {"storage": {"size": "2Gi"}}),
     Change("policy", "Policy", {"priority": 1}, {"priority": 2, "applyTo": "queues"}),
 )
@@ -173,5 +180,12 @@ TRANSITIONS_REFUSED = (
         {},
         {"storage": {"className": "fast"}},
         "storage.className is immutable",
+    ),
+    Change(
+        "profile-of-running-members",
+        "BrokerCluster",
+        {"settings": {"limits": {"connections": 9}}},
+        {"settings": {"compat": {"profile": "rabbitmq-4.3"}}},
+        "settings.compat.profile changes while no member runs only",
     ),
 )

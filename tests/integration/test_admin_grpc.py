@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -346,6 +347,31 @@ def test_three_members_are_told_apart_drained_and_judged_safe_to_stop(
         assert list(left.members) == ["n0", "n1"]
         first.channel.close()
         second.channel.close()
+
+
+def test_queues_of_resources_are_led_by_all_members(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """R-QQ-5: the operator asks one member for all of them."""
+    owner = admin_pb2.Owner(managed_by="operator", resource="Queue/a/q", uid="u")
+    with cluster(tmp_path_factory.mktemp("spread"), 3) as members:
+        wait_acquainted(members)
+        admin = Admin(members[0].grpc_port)
+        results = admin.apply(
+            *(put("queue", f"q{number}", QUORUM, owner=owner) for number in range(6)),
+            *(put("queue", f"c{number}", {"type": "classic"}, owner=owner) for number in range(3)),
+        )
+        assert {result.code for result in results} == {Result.OK}
+        # Who leads is told by the leader.
+        eventually(lambda: _led(admin) == {"n0": 3, "n1": 3, "n2": 3}, "all lead as many")
+        admin.channel.close()
+
+
+def _led(admin: Admin) -> Counter[str]:
+    """How many queues each member leads; of a classic queue elsewhere only the home is known."""
+    pages = admin.call("List", admin_pb2.ListRequest(kind="queues"))
+    rows = [json.loads(row) for page in pages for row in page.rows]
+    return Counter(row["leader"] or row["members"][0] for row in rows)
 
 
 def _safe(admin: Admin, member: str) -> bool:

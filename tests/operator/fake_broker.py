@@ -92,7 +92,8 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         self._changed(identity, cause)
 
     def named(self, kind: str) -> list[str]:
-        return sorted(identity.name for identity in self.objects if identity.kind == kind)
+        # A copy: other threads than the broker's ask as well.
+        return sorted(identity.name for identity in list(self.objects) if identity.kind == kind)
 
     def _changed(self, identity: Identity, cause: str) -> None:
         self.revision += 1

@@ -47,6 +47,7 @@ PATCHERS = 8
 CHANGES = 20
 CHANGE_PAUSE_S = 0.5
 DEADLINE_S = 900.0
+DELETE_TRIES = 20
 MIB = 1 << 20
 MEMORY_MIB = 300
 #: Nothing happens any more.
@@ -266,9 +267,16 @@ def change_beside_deletions(upstream: Upstream, broker: BrokerThread) -> tuple[l
 
 def delete_all(upstream: Upstream) -> None:
     """The whole collection, as `kubectl delete queues --all` asks for it."""
-    connection = _connection(upstream)
-    _send(connection, "DELETE", QUEUES, {}, "application/json")
-    connection.close()
+    for _ in range(DELETE_TRIES):
+        connection = _connection(upstream)
+        try:
+            _send(connection, "DELETE", QUEUES, {}, "application/json")
+        except http.client.IncompleteRead:
+            # A busy API server ends a request after a minute, with the rest not asked for.
+            continue
+        finally:
+            connection.close()
+        break
 
 
 def change(

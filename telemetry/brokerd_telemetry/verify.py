@@ -71,7 +71,7 @@ class Verdicts:
     fresh: list[Segment] = field(default_factory=list)
     #: (path below raw/v1, reason).
     quarantined: list[tuple[str, str]] = field(default_factory=list)
-    #: Paths of segments that lie there under another name too.
+    #: Paths of segments of which there is a copy under another name, once for each copy.
     duplicates: list[str] = field(default_factory=list)
     overlapping_rows: int = 0
 
@@ -120,7 +120,7 @@ def judge(
         earlier = by_identity.get(identity)
         if earlier is not None:
             if earlier[1] == segment.sha256:
-                verdicts.duplicates.append(path)
+                verdicts.duplicates.append(earlier[0])
             else:
                 # design/telemetry.md §10: SegmentConflict; the later one goes.
                 verdicts.quarantined.append((path, "conflict"))

@@ -86,7 +86,7 @@ def test_the_same_identity_with_other_bytes_is_a_conflict(segment: tuple[Path, s
     (raw / copy).parent.mkdir()
     shutil.copy(raw / path, raw / copy)
     known = {fresh.identity: fresh.entry()}
-    assert verify.judge(raw, [path, copy], known, None).duplicates == [copy]
+    assert verify.judge(raw, [path, copy], known, None).duplicates == [path]
     known[fresh.identity]["sha256"] = "0" * 64
     assert verify.judge(raw, [path, copy], known, None).quarantined == [(copy, "conflict")]
 

@@ -43,7 +43,7 @@ _DIRECTORY = click.option(
     "directory",
     required=True,
     type=click.Path(path_type=Path),
-    help="Directory (or file) with resources in YAML.",
+    help="Directory (or file) with resources in YAML or JSON.",
 )
 
 

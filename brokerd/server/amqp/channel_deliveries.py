@@ -29,7 +29,7 @@ from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
 from brokerd.server.queues.deliveries import LocalConsumer, Part
 from brokerd.server.queues.gets import Got
-from brokerd.server.queues.stream import GET_SETTLES_MAX, ChannelStream, Holder, Settle
+from brokerd.server.queues.stream import ALL_HELD, GET_SETTLES_MAX, ChannelStream, Holder, Settle
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -355,10 +355,14 @@ class ChannelDeliveries:
         if self.tx is not None:
             written += self.tx.numbers_of(holder)
         self.unacked.silence(holder)
+        self._backlog.drop(consumer)
         self.stream.cancel(holder)
-        self.unwritten_returns(consumer)
         if written:
             self._settle(holder, sorted(written), Settle.NACK)
+        # Also what the home hands out between acknowledgements that waited for it and the cancel.
+        self._settle(holder, [ALL_HELD], Settle.UNWRITTEN)
+        # Others' messages may have waited behind these.
+        self._drain()
         self.send(methods.BasicCancel(consumer.id.tag, True))
 
     @contextlib.contextmanager

@@ -27,6 +27,9 @@ from brokerd.server.queues.turn_batches import TurnBatches
 #: Ranges of acknowledgements that one get takes along.
 GET_SETTLES_MAX = settling_gets.SETTLED_MAX
 
+#: Numbers of all messages that a consumer can hold.
+ALL_HELD: Range = (0, 1 << 62)
+
 #: Queue uid and consumer: who holds what is settled.
 Holder = tuple[int, ConsumerId]
 

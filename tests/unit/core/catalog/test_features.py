@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog import catalog_commands, features
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import StepMeta
@@ -36,6 +36,13 @@ def enable(catalog: CatalogDriver, *names: str) -> tuple[str, str]:
 
 
 # ---- the flags ----------------------------------------------------------------------------------
+
+
+def test_the_names_are_those_of_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none before the second release."""
+    assert features.names() == ()
+    monkeypatch.setattr(features, "FEATURES", (features.Feature("next", "0.2.0", "something"),))
+    assert features.names() == ("next",)
 
 
 def test_a_flag_waits_until_every_member_understands_it(catalog: CatalogDriver) -> None:

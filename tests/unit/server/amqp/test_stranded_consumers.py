@@ -6,10 +6,13 @@ from typing import Any
 
 from brokerd.amqp import errors, methods
 from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.server.amqp.channel_deliveries import ChannelDeliveries
 from brokerd.server.queues.deliveries import LocalConsumer
+from brokerd.server.queues.stream import ALL_HELD
+from tests.unit.core.queue_driver import QueueDriver
 from tests.unit.server.amqp import fakes
 
 ID = ConsumerId("n0", 1, 1, "tag")
@@ -85,10 +88,28 @@ def test_the_client_is_told_and_the_home_takes_back_what_it_held() -> None:
         Kind.RETURN,
         Kind.RETURN,
     ]
-    assert queue_commands.decode_ranges(sent[1]) == (ID, [(11, 12)], ReturnCause.UNWRITTEN)
-    assert queue_commands.decode_ranges(sent[2]) == (ID, [(10, 11)], ReturnCause.NACK)
+    assert queue_commands.decode_ranges(sent[1]) == (ID, [(10, 11)], ReturnCause.NACK)
+    assert queue_commands.decode_ranges(sent[2]) == (ID, [ALL_HELD], ReturnCause.UNWRITTEN)
     # The tag stays valid, and settles nothing any more.
     assert channel.unacked.ack(1, False) == {}
+
+
+def test_what_the_home_hands_out_for_acknowledgements_that_waited_comes_back() -> None:
+    """They reach it before the cancel: nobody at this member knows of what they make room for."""
+    _, _, sent = stranded("consumer_cancel_notify")
+    home = QueueDriver()
+    home.fill(20)
+    home.reply(queue_commands.encode_checkout(Checkout(ID, 12, False, False, 0, "guest")))
+    for low, high in ((0, 4), (4, 10)):
+        home.send(queue_commands.encode_ranges(Kind.SETTLE, ID, [(low, high)]))
+    assert home.unacked == 10
+    for command in sent:
+        home.send(command)
+    assert (home.unacked, home.ready) == (0, 10)
+    runs = [home.get(no_ack=True)["run"] for _ in range(10)]
+    assert [run[0] for run in runs] == list(range(10, 20))
+    # Of these the client was sent one.
+    assert [run[4] > 0 for run in runs] == [True] + [False] * 9
 
 
 def test_a_client_that_cannot_be_told_loses_the_channel_with_the_reason() -> None:

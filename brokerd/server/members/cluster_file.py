@@ -45,10 +45,11 @@ class Remembered:
 
 
 def load(data_dir: Path) -> Remembered:
-    """Read what was kept; ConfigError when it is damaged."""
+    """Read what was kept; ConfigError when it is damaged or of another format."""
     file = data_dir / FILE
     try:
         stored = json.loads(file.read_text()) if file.exists() else {}
+        identity.check_format(file, stored, FORMAT)
         members = stored.get("members", {})
         found = Remembered(
             str(stored.get("cluster_uid", "")),

@@ -10,11 +10,13 @@ import contextlib
 import json
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from brokerd.config import BrokerConfig, ConfigError
 
 FILE = "node.json"
+FORMAT = 1
 #: An incarnation is the wall clock in milliseconds and so many random bits.
 _RANDOM_BITS = 20
 
@@ -54,6 +56,7 @@ def claim(data_dir: Path, name: str, now_ms: int) -> int:
         raise ConfigError(f"{file} is damaged ({error}): was it written by brokerd?") from error
     if not isinstance(stored, dict) or "name" not in stored:
         raise ConfigError(f"{file} is damaged (no name): was it written by brokerd?")
+    check_format(file, stored, FORMAT)
     if stored["name"] != name:
         raise ConfigError(
             f"{data_dir} belongs to the member '{stored['name']}', not to '{name}': "
@@ -62,7 +65,7 @@ def claim(data_dir: Path, name: str, now_ms: int) -> int:
     last = stored.get("incarnation", 0)
     fresh = (now_ms << _RANDOM_BITS) | random.SystemRandom().getrandbits(_RANDOM_BITS)
     incarnation = max(fresh, last + 1) if isinstance(last, int) else fresh
-    text = json.dumps({"name": name, "format": 1, "incarnation": incarnation})
+    text = json.dumps({"name": name, "format": FORMAT, "incarnation": incarnation})
     try:
         replace(file, text)
     except OSError as error:
@@ -70,6 +73,16 @@ def claim(data_dir: Path, name: str, now_ms: int) -> int:
             raise _unusable(data_dir, error) from error
         # A full disk must not keep a member down that was here before; the clock goes on rising.
     return incarnation
+
+
+def check_format(file: Path, stored: Mapping[str, object], known: int) -> None:
+    """ConfigError: another version wrote this file, and overwriting it would lose what it says."""
+    version = stored.get("format", known)
+    if version != known:
+        raise ConfigError(
+            f"{file}: format version {version}; this build reads {known}. "
+            "Start the build that wrote it; the file was not changed"
+        )
 
 
 def _unusable(data_dir: Path, error: OSError) -> ConfigError:

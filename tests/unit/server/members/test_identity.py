@@ -10,7 +10,7 @@ import pytest
 
 from brokerd import config
 from brokerd.config import ConfigError
-from brokerd.server.members import identity
+from brokerd.server.members import cluster_file, identity
 
 NOW_MS = 1_800_000_000_000
 
@@ -38,6 +38,20 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "node.json").write_text(text)
     with pytest.raises(ConfigError, match=r"node\.json is damaged"):
         identity.claim(tmp_path, "b0", NOW_MS)
+
+
+def test_a_later_format_is_refused_and_the_file_stays(tmp_path: Path) -> None:
+    text = json.dumps({"name": "b0", "format": 2, "incarnation": 7})
+    (tmp_path / "node.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"node\.json: format version 2; this build reads 1\."):
+        identity.claim(tmp_path, "b0", NOW_MS)
+    assert (tmp_path / "node.json").read_text() == text
+
+
+def test_a_later_format_of_what_is_known_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(json.dumps({"cluster_uid": "c", "format": 2}))
+    with pytest.raises(ConfigError, match=r"cluster\.json: format version 2; this build reads 1\."):
+        cluster_file.load(tmp_path)
 
 
 def test_a_member_that_was_here_starts_on_a_full_disk(

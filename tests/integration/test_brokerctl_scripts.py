@@ -142,7 +142,7 @@ def test_feature_flags_are_enabled_by_name_and_unknown_ones_refused_as_rabbitmqc
 ) -> None:
     """Words and statuses of RabbitMQ 3.10.8; a script must not take a typing error for done."""
     assert ctl("enable_feature_flag", "all") == "Enabling all feature flags ...\n"
-    for flag in ("queue_membership", "quorum_queue", "stream_queue", "rabbitmq_4.3.0"):
+    for flag in ("quorum_queue", "stream_queue", "rabbitmq_4.3.0"):
         assert ctl("enable_feature_flag", flag) == f'Enabling feature flag "{flag}" ...\n'
     for flag in ("quorum_queues_please", "rabbitmq_9.0.0"):
         refused = ctl.run("enable_feature_flag", flag)

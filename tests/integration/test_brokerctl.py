@@ -383,4 +383,4 @@ def test_wal_of_a_stopped_member_is_inspected_and_verified(tmp_path: Path) -> No
         assert verdict.stdout.startswith("damaged: ")
         assert offline("wal", "accept-loss", "--yes", str(one.data_dir)).count("lost entries") == 1
         assert offline("wal", "verify", str(one.data_dir)).startswith("intact: ")
-        assert offline.run("wal", "verify", str(tmp_path / "none")).returncode == 64
+        assert offline.run("wal", "verify", str(tmp_path / "none")).returncode == 74

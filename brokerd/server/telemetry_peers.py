@@ -95,8 +95,7 @@ class TelemetryPeers:
             self._ahead_ms.pop(name, None)
             return
         self._ports[name] = int(answer["grpc_port"])
-        # One of an earlier version does not say.
-        if answer.get("is_enabled", True):
+        if answer["is_enabled"]:
             self._off.discard(name)
         else:
             self._off.add(name)

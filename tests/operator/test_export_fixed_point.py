@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from brokerd_operator.reconcile import drift
 
 from brokerd.ctl import main
+from brokerd.federation import shovel, upstream
 from tests.integration.members import Member, cluster
 
 pytestmark = pytest.mark.timeout(240)
@@ -134,6 +137,19 @@ def test_export_and_plan_are_a_fixed_point(
         "= queue to in team",
         "= binding in|queue|from|a.#| in /",
     ]
+
+
+def test_what_a_parameter_leaves_out_is_what_the_broker_takes_it_for() -> None:
+    """The operator knows the broker's defaults by heart, since it imports nothing of it."""
+    up = {"uri": "amqp://h"}
+    plain, full = (
+        upstream.parse("up", up | more) for more in ({}, drift._DEFAULTS["federation-upstream"])
+    )
+    # Left out, it is what the other broker makes of a queue without a type: classic, as a rule.
+    assert (plain.queue_type, full.queue_type) == (None, "classic")
+    assert replace(plain, queue_type="classic") == full
+    ends = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    assert shovel.parse("/", "s", ends) == shovel.parse("/", "s", ends | drift._DEFAULTS["shovel"])
 
 
 def test_resources_of_one_name_are_told_with_both_places(

@@ -96,7 +96,7 @@ def encode_joined(
     node: str, incarnation: int, shares: Sequence[Share], contents: Sequence[Content]
 ) -> bytes:
     """Encode a batch of several channels of one member, each with its part of the contents in turn
-    (feature flag joined_enqueues, ADR 62).
+    (ADR 62).
 
     The queue takes it over as a whole or not at all; its answer is that of `encode_joined_reply`.
     """

@@ -209,7 +209,7 @@ def _bounded(ranges: Sequence[Range]) -> Sequence[Range]:
 
 def encode_publishers_ended(node: str, incarnation: int, channels: Sequence[int]) -> bytes:
     """Channels of a member ended that had nothing from the queue: it forgets their numbers.  Twice
-    is as once (feature flag joined_enqueues, ADR 62).
+    is as once (ADR 62).
     """
     name, count = node.encode(), len(channels)
     head = _ENDED.pack(VERSION, Kind.PUBLISHERS_ENDED, len(name), incarnation, count)
@@ -276,7 +276,7 @@ def encode_dead_letters_settle(ranges: Sequence[Range]) -> bytes:
 
 
 def encode_dead_letters_discard() -> bytes:
-    """Give up the dead letters that wait (feature flag kept_dead_letters).
+    """Give up the dead letters that wait.
 
     Reply: JSON {"messages": count}.
     """

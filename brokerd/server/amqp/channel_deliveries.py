@@ -356,6 +356,9 @@ class ChannelDeliveries:
             written += self.tx.numbers_of(holder)
         self.unacked.silence(holder)
         self._backlog.drop(consumer)
+        if sent := self._auto_acks.pop(holder, None):
+            # Without acknowledgements what the socket was handed is settled.
+            self._settle(holder, sent, Settle.ACCEPT, may_be_lost=True)
         self.stream.cancel(holder)
         if written:
             self._settle(holder, sorted(written), Settle.NACK)

@@ -34,7 +34,7 @@ def peers(calls: Calls, alive: tuple[str, ...] = ("a", "b", "c")) -> TelemetryPe
 
 
 async def test_members_that_answer_are_found_by_any_other() -> None:
-    calls = Calls(b={"grpc_port": 5681, "now_ms": 0.0})
+    calls = Calls(b={"grpc_port": 5681, "now_ms": 0.0, "is_enabled": True})
     found = peers(calls)
     await found.look()
     assert calls.asked == ["b", "c"]
@@ -46,7 +46,7 @@ async def test_members_that_answer_are_found_by_any_other() -> None:
 async def test_members_say_whether_their_telemetry_is_switched_off() -> None:
     """One of an earlier version does not say, and is taken to have it on."""
     off = {"grpc_port": 1, "now_ms": 0.0, "is_enabled": False}
-    calls = Calls(b=off, c={"grpc_port": 1, "now_ms": 0.0})
+    calls = Calls(b=off, c={"grpc_port": 1, "now_ms": 0.0, "is_enabled": True})
     found = peers(calls)
     await found.look()
     assert found.switched_off() == ["b"]
@@ -73,7 +73,7 @@ class Clocks:
 async def skew(own_ms: float, b_ms: float, c_ms: float) -> int:
     clocks = Clocks()
     answers = {
-        name: {"grpc_port": 1, "now_ms": 1_000_000.0 + ahead_ms}
+        name: {"grpc_port": 1, "now_ms": 1_000_000.0 + ahead_ms, "is_enabled": True}
         for name, ahead_ms in (("b", b_ms), ("c", c_ms))
     }
     members = Members("a", lambda: ADDRESSES, lambda: {"a", "b", "c"}, Calls(**answers))
@@ -102,7 +102,10 @@ async def test_a_clock_is_wrong_by_how_far_it_is_from_the_middle_of_all(
 
 async def test_a_clock_that_is_set_is_known_to_be_at_once_and_a_lone_one_never() -> None:
     clocks = Clocks()
-    calls = Calls(b={"grpc_port": 1, "now_ms": 1_000_000.0}, c={"grpc_port": 1, "now_ms": 1e6})
+    calls = Calls(
+        b={"grpc_port": 1, "now_ms": 1_000_000.0, "is_enabled": True},
+        c={"grpc_port": 1, "now_ms": 1e6, "is_enabled": True},
+    )
     members = Members("a", lambda: ADDRESSES, lambda: {"a", "b", "c"}, calls)
     found = TelemetryPeers(members, 1, lambda: clocks.wall_ms, lambda: clocks.steady_ms)
     clocks.wall_ms += 300_000

@@ -94,6 +94,25 @@ def test_the_client_is_told_and_the_home_takes_back_what_it_held() -> None:
     assert channel.unacked.ack(1, False) == {}
 
 
+def test_what_a_client_without_acknowledgements_was_sent_does_not_come_back() -> None:
+    """Its socket was full, so that the queue had not been told to settle it."""
+    groups, machine = Groups(), Machine({"consumer_cancel_notify"})
+    connection: Any = Connection(machine)
+    channel = Channel(fakes.channel_services(groups), connection, 1)
+    sink: Any = channel
+    consumer = LocalConsumer(ID, UID, "/", "q", sink, True, 0, 0, False, "guest")
+    channel.consumers["tag"] = consumer
+    connection.write_paused_ms = 5
+    channel._auto_ack(consumer, 0, 3)
+    channel.consumer_stranded(consumer, REASON)
+    home = QueueDriver()
+    home.fill(5)
+    home.reply(queue_commands.encode_checkout(Checkout(ID, 5, False, False, 0, "guest")))
+    for command in groups.sent:
+        home.send(command)
+    assert (home.unacked, home.ready) == (0, 2)
+
+
 def test_what_the_home_hands_out_for_acknowledgements_that_waited_comes_back() -> None:
     """They reach it before the cancel: nobody at this member knows of what they make room for."""
     _, _, sent = stranded("consumer_cancel_notify")

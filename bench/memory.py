@@ -4,7 +4,7 @@
 
 One member, started anew for each line: something is made, its resident memory and its own
 breakdown (`brokerctl memory_breakdown`) are read, all of it is deleted, and the resident memory is
-read again.  `each` is what one object added; server/memory_breakdown.py has these as constants.
+read again.  `each` is what one object added; listings/memory_breakdown.py has these as constants.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.definitions import import_definitions, queue_definitions
 from bench.rows import drop
 
 MIB = 1 << 20
-#: A release comes every ten seconds (memory_release.py).
+#: A release comes every ten seconds (server/memory/release.py).
 SETTLE_S = 12.0
 QUEUES = ("a", "b", "c", "d")
 CHANNELS_EACH = 100

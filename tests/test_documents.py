@@ -166,7 +166,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 #: Methods of AMQP, rooms and entry points: the page names them in the form of `Class.method`.
 NO_MEMBERS = {
     *("basic.ack", "basic.get", "basic.return", "brokerctl.commands", "brokerd.ctl"),
-    *("server.memory_monitor", "sources.kubernetes", "telemetry.service"),
+    *("sources.kubernetes", "telemetry.service"),
 }
 
 

@@ -43,7 +43,7 @@ ROOMS = (
     "server/queues",
     # It inherits from a compiled class, which only compiled ones may.
     "federation/internal_declare.py",
-    "server/telemetry_hooks.py",
+    "server/observe/telemetry_hooks.py",
     "telemetry/counters.py",
     "telemetry/histograms.py",
     "telemetry/queue_rows.py",

@@ -1,7 +1,7 @@
 """Alarms of memory, free disk space and stalled disks: limits, and when an alarm is on.
 
 Pure: used, total and free bytes come in as numbers, log lines and decisions go out.  Measuring is
-`server/memory_monitor.py`'s, telling the other members the liveness frames'.  (R-MEM, R-DSK,
+`server/memory/monitor.py`'s, telling the other members the liveness frames'.  (R-MEM, R-DSK,
 R-ALM; the 2009 texts and arithmetic of S1 by the profile's switches.)
 """
 

@@ -30,21 +30,15 @@ from brokerd.cluster.peer.certificate_files import UnusableFiles
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
-from brokerd.server import (
-    composition,
-    logs,
-    memory_release,
-    service_manager,
-    slices,
-    start,
-    welcome,
-)
+from brokerd.server import banner, composition, logs, service_manager, start
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
 from brokerd.server.catalog.boot_definitions import Definitions
 from brokerd.server.composition import Base, Fronts, Given, Member
+from brokerd.server.loop import chunks
 from brokerd.server.members import identity, kept_catalog
+from brokerd.server.memory import release
 from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
 from brokerd.storage.errors import CorruptLog, DirectoryLocked, StorageError, StorageFailed
@@ -63,7 +57,7 @@ STOP_SECONDS = 15.0
 
 def run(config: BrokerConfig) -> int:
     """Run a member until it is told to stop; return the process's exit status."""
-    memory_release.settle_allocator()
+    release.settle_allocator()
     logs.set_up(config.log)
     _raise_descriptor_limit()
     try:
@@ -157,7 +151,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         host_config = _host_config(config)
         host = Host(node, incarnation, wal, host_config, rng, wall_clock_ms, aside)
         groups = GroupClient(host, rng, incarnation=incarnation)
-        slices.give_way_to(lambda: groups.pending_in_all()[1] > 0)
+        chunks.give_way_to(lambda: groups.pending_in_all()[1] > 0)
         keys = keyring.load(config)
         member = composition.build(
             Given(
@@ -183,7 +177,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
             yield member, fronts
         finally:
             # Walks must not keep what has ended.
-            slices.give_way_to(slices.never)
+            chunks.give_way_to(chunks.never)
             await member.members.leadership.hand_over(STOP_SECONDS)
             member.base.tasks.cancel()
             member.members.membership.close()
@@ -254,8 +248,8 @@ async def _start(
 async def _welcome(base: Base, first: str) -> None:
     """Tell the person who started it what there is; a program that reads JSON has the log."""
     config, view = base.config, base.catalog.view
-    guest = view.user(welcome.GUEST)
-    is_guest = guest is not None and await base.checker.check(guest.password_hash, welcome.GUEST)
+    guest = view.user(banner.GUEST)
+    is_guest = guest is not None and await base.checker.check(guest.password_hash, banner.GUEST)
     users = sorted(record.name for record in view.records("user"))
     anonymous = config.auth.anonymous_login_user
     if anonymous and anonymous not in users:
@@ -264,7 +258,7 @@ async def _welcome(base: Base, first: str) -> None:
             "credentials are refused until it is added",
             anonymous,
         )
-    more = welcome.lines(config, users, guest_is_guest=is_guest)
+    more = banner.lines(config, users, guest_is_guest=is_guest)
     print("\n".join([first, *(more if config.log.format == "text" else [])]), file=sys.stderr)
 
 

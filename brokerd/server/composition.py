@@ -24,34 +24,25 @@ from brokerd.config import BrokerConfig
 from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import (
-    health,
-    memory_breakdown,
-    metric_figures,
-    metrics,
-    metrics_detailed,
-    telemetry_hooks,
-    telemetry_peers,
-)
 from brokerd.server.access import tokens
 from brokerd.server.access.admission import Admission
 from brokerd.server.access.authentication import Authenticator
+from brokerd.server.access.cluster_alarms import ClusterAlarms
 from brokerd.server.access.connections import Connections
 from brokerd.server.access.login_records import LoginRecords
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.revocation import Revocation
 from brokerd.server.access.shared_counts import SharedCounts
-from brokerd.server.alarm_monitor import AlarmMonitor, Told
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
+from brokerd.server.application_env import Variables
 from brokerd.server.audit_log import AuditLog
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 from brokerd.server.catalog.member_objects import MemberObjects
 from brokerd.server.catalog_events import CatalogEvents
 from brokerd.server.catalog_events import Listeners as CatalogListeners
-from brokerd.server.cluster_alarms import ClusterAlarms
 from brokerd.server.endpoints import Endpoints
 from brokerd.server.grpc.admin_service import AdminService
 from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
@@ -60,7 +51,10 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import client_calls
+from brokerd.server.listings import client_calls, memory_breakdown
+from brokerd.server.listings.totals import MemberTotals
+from brokerd.server.loop.tasks import Tasks, log_failure
+from brokerd.server.loop.timers import DeadlineWheel
 from brokerd.server.management import door as management
 from brokerd.server.management import member_figures
 from brokerd.server.management import table as management_table
@@ -69,7 +63,6 @@ from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
 from brokerd.server.management.resting_rows import RestingRows
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
-from brokerd.server.member_totals import MemberTotals
 from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.consumed_queues import ConsumedQueues
@@ -84,6 +77,7 @@ from brokerd.server.members.member_cluster import MemberCluster
 from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
 from brokerd.server.members.stuck_queues import StuckQueues
+from brokerd.server.memory.alarms import AlarmMonitor, Told
 from brokerd.server.messages.dlx_worker import DeadLetterer
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
@@ -92,21 +86,26 @@ from brokerd.server.messages.reply_to import Replies
 from brokerd.server.messages.routing import MemberRouting
 from brokerd.server.messages.tracing import Tracer
 from brokerd.server.messages.unfinished import Unfinished
-from brokerd.server.process import Process
+from brokerd.server.observe import (
+    figures,
+    health,
+    metrics,
+    metrics_detailed,
+    telemetry_hooks,
+    telemetry_peers,
+)
+from brokerd.server.observe.telemetry_peers import TelemetryPeers
+from brokerd.server.observe.topology_walk import TopologyWalk
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.directory import MemberQueues
+from brokerd.server.queues.identity import Process
 from brokerd.server.queues.leaders import CatalogOptions, QueueLeaders
 from brokerd.server.queues.publisher import OnWayLimits
 from brokerd.server.queues.replicas import Listeners, QueueGroups
 from brokerd.server.queues.turn_batches import TurnBatches
 from brokerd.server.queues.vanished import VanishedQueues
 from brokerd.server.runtime import MemberRuntime
-from brokerd.server.tasks import Tasks, log_failure
-from brokerd.server.telemetry_peers import TelemetryPeers
-from brokerd.server.timers import DeadlineWheel
-from brokerd.server.topology_walk import TopologyWalk
-from brokerd.server.variables import Variables
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
 
@@ -567,7 +566,7 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
     """Health and metrics."""
     base, access, messages, members = member.base, member.access, member.messages, member.members
     config, health_state = base.config, base.lifecycle.health
-    figures = metric_figures.Sources(
+    sources = figures.Sources(
         node=base.process.node,
         profile=base.profile,
         cluster_name=config.cluster.name,
@@ -589,8 +588,8 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
         runtime=runtime,
     )
     pages = health.Pages(
-        functools.partial(metrics.render, figures),
-        functools.partial(metrics_detailed.render, figures),
+        functools.partial(metrics.render, sources),
+        functools.partial(metrics_detailed.render, sources),
     )
     return HttpServer(health.make_app(health_state, pages, config.data_dir / "results"))
 

@@ -23,7 +23,7 @@ from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.catalog import ports
 from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.health import HealthState
+from brokerd.server.observe.health import HealthState
 
 log = logging.getLogger(__name__)
 

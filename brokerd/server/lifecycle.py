@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brokerd.server.health import HealthState
+from brokerd.server.observe.health import HealthState
 from brokerd.storage.descriptors import reserve
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from brokerd.core.alarms import AlarmSet
 from brokerd.raft.messages import NodeId
-from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.endpoints import Endpoints
 from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.members.leadership import Leadership
+from brokerd.server.memory.alarms import AlarmMonitor
 
 
 class MemberRuntime:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from brokerd.server import slices
+from brokerd.server.loop import chunks
 from tests.simulation import mutants
 from tests.simulation.broker import mutants as broker_mutants
 from tests.simulation.broker.beyond import BeyondWorld
@@ -41,13 +41,13 @@ def quiet() -> Iterator[None]:
     """What the rooms log while things go wrong on purpose is of no use.  And no walk rests: when it
     would depends on how fast this machine is.
     """
-    before, turn_s = logging.root.manager.disable, slices.TURN_S
+    before, turn_s = logging.root.manager.disable, chunks.TURN_S
     logging.disable(logging.CRITICAL)
-    slices.TURN_S = math.inf
+    chunks.TURN_S = math.inf
     try:
         yield
     finally:
-        slices.TURN_S = turn_s
+        chunks.TURN_S = turn_s
         logging.disable(before)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from brokerd_telemetry import schema
 
 from brokerd.core.queue import queue_state
-from brokerd.server import metrics
+from brokerd.server.observe import metrics
 from brokerd.telemetry.queue_rows import HEARTBEAT_US, QueueRows
 from tests.telemetry import fleet
 

@@ -25,8 +25,8 @@ from brokerd.server.amqp.session import Session
 from brokerd.server.amqp.throttle import Throttle
 from brokerd.server.amqp.token_life import TokenLife
 from brokerd.server.catalog.audit import Author
+from brokerd.server.loop.tasks import Tasks
 from brokerd.server.messages import unfinished
-from brokerd.server.tasks import Tasks
 
 if TYPE_CHECKING:
     from brokerd.server.amqp.ports import ConnectionServices

@@ -23,9 +23,9 @@ from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.own_connection import OwnConnection
 from brokerd.server.amqp.ports import ConnectionServices
+from brokerd.server.application_env import Variables
 from brokerd.server.catalog import cluster_name
 from brokerd.server.catalog.audit import Author
-from brokerd.server.variables import Variables
 
 log = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from brokerd.core.queue.effects import Run
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
+    from brokerd.server.loop.timers import DeadlineWheel
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.messages.tracing import Tracer
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from brokerd.server.queues.client import QueueClient
     from brokerd.server.queues.deliveries import DeliveryHub
     from brokerd.server.queues.publisher import OnWayLimits
-    from brokerd.server.timers import DeadlineWheel
     from brokerd.telemetry.counters import Counters
 
 

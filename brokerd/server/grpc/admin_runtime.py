@@ -16,7 +16,7 @@ import grpc
 
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.rpc.v1 import admin_pb2
-from brokerd.server import variables
+from brokerd.server import application_env
 from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.catalog import admin_objects, audit
 from brokerd.server.catalog.catalog_writer import Unavailable
@@ -202,7 +202,7 @@ class RuntimeAdmin:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the value is too long")
         try:
             self._services.variables.set(request.name, json.loads(request.value))
-        except (variables.BadVariable, ValueError, RecursionError) as error:
+        except (application_env.BadVariable, ValueError, RecursionError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return admin_pb2.SetVariableResponse()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.access.blocked_clients import BlockedClients
     from brokerd.server.access.connections import GuestCall
+    from brokerd.server.application_env import Variables
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.members.catalog_members import CatalogMembers
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from brokerd.server.queues.client import QueueClient
     from brokerd.server.queues.deliveries import DeliveryHub
     from brokerd.server.queues.publisher import OnWayLimits
-    from brokerd.server.variables import Variables
 
 
 # ---- the Messages service -----------------------------------------------------------------------

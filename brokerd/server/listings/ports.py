@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from brokerd.raft.messages import NodeId
     from brokerd.server.access.blocked_clients import BlockedClients
     from brokerd.server.access.connections import GuestCall
+    from brokerd.server.application_env import Variables
     from brokerd.server.catalog import ports, topology_batch
-    from brokerd.server.memory_breakdown import MemoryBreakdown
+    from brokerd.server.listings.memory_breakdown import MemoryBreakdown
     from brokerd.server.queues.deliveries import DeliveryHub
     from brokerd.server.queues.table import QueueTable
-    from brokerd.server.variables import Variables
 
 
 class Groups(Protocol):

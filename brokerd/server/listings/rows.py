@@ -23,11 +23,10 @@ from brokerd.core.catalog import arguments, policy
 from brokerd.core.catalog.catalog_objects import Binding, Exchange, Queue
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
-from brokerd.server.listings import client_rows
-from brokerd.server.slices import in_slices
+from brokerd.server.listings import client_rows, memory_breakdown
+from brokerd.server.loop.chunks import in_chunks
 
 if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
@@ -237,7 +236,7 @@ def _leaders_elsewhere(services: Sources, node: str) -> int:
 async def is_caught_up(services: Sources) -> bool:
     """Tell whether every group here has a leader and nothing committed is unapplied."""
     groups = services.groups
-    async for uids in in_slices(groups.groups()):
+    async for uids in in_chunks(groups.groups()):
         if any(groups.leader_of(uid) is None for uid in filter(groups.has_group, uids)):
             return False
     sums = await services.queues.table.add_groups()

@@ -15,6 +15,7 @@ from urllib.parse import quote, quote_plus
 from brokerd.core.catalog import catalog_commands, declare, names
 from brokerd.core.catalog.catalog_objects import Binding
 from brokerd.core.catalog.refusals import Refused
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management import listing, objects
 from brokerd.server.management.call import (
     Answer,
@@ -26,7 +27,6 @@ from brokerd.server.management.call import (
     refused,
 )
 from brokerd.server.management.routes import Right, Route
-from brokerd.server.slices import in_slices
 
 Kind = Literal["queue", "exchange"]
 
@@ -78,10 +78,10 @@ async def _rows(call: Call, vhosts: Iterable[str]) -> list[Json]:
     view = call.services.catalog.view
     for vhost in vhosts:
         queues = view.records("queue", vhost)
-        async for part in in_slices(range(len(queues))):
+        async for part in in_chunks(range(len(queues))):
             found += [implicit(queues[i].vhost, queues[i].name) for i in part]
         records = view.records("binding", vhost)
-        async for part in in_slices(range(len(records))):
+        async for part in in_chunks(range(len(records))):
             found += [row(each) for i in part if isinstance(each := records[i], Binding)]
     return found
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.server.catalog import audit
 from brokerd.server.listings import client_rows
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management import listing, queues
 from brokerd.server.management.call import (
     Answer,
@@ -25,7 +26,6 @@ from brokerd.server.management.call import (
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.queue_figures import rate
 from brokerd.server.management.routes import Right, Route
-from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,13 +122,13 @@ async def _connections(services: ManagementServices, traffic: Traffic) -> Rows:
     """AMQP connections, and calls of Messages in their form."""
     rows: Rows = []
     listed = services.listed
-    async for connections in in_slices(listed.clients.all()):
+    async for connections in in_chunks(listed.clients.all()):
         for connection in connections:
             row = _connection(client_rows.connection_fields(listed, connection))
             row["client_properties"] = plain_table(connection.machine.client_properties)
             row[BY_TOKEN] = _is_by_token(connection)
             rows.append(row)
-    async for calls in in_slices(listed.clients.calls()):
+    async for calls in in_chunks(listed.clients.calls()):
         for call in calls:
             row = _connection(client_rows.call_row(listed, call))
             row[BY_TOKEN] = _is_by_token(call)
@@ -147,7 +147,7 @@ async def _counts(services: ManagementServices) -> Rows:
     found: dict[tuple[str, str, bool], list[int]] = {}
     listed = services.listed.clients
     everyone: list[ListedConnection | GuestCall] = [*listed.all(), *listed.calls()]
-    async for clients in in_slices(everyone):
+    async for clients in in_chunks(everyone):
         for client in clients:
             if client.is_open:
                 key = client.vhost, client.user, _is_by_token(client)
@@ -213,7 +213,7 @@ def _plain(value: Any) -> Any:
 async def _channels(services: ManagementServices) -> Rows:
     rows: Rows = []
     connections = services.listed.clients.all()
-    async for part in in_slices(range(len(connections))):
+    async for part in in_chunks(range(len(connections))):
         for i in part:
             connection = connections[i]
             details = {

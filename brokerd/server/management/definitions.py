@@ -15,6 +15,7 @@ from brokerd.core.catalog import definitions_json, unsupported
 from brokerd.core.catalog.definitions_json import Wanted
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import admin_objects
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management import changes, encoding, identity, parameters, vhosts
 from brokerd.server.management.call import (
     Answer,
@@ -26,7 +27,6 @@ from brokerd.server.management.call import (
     unavailable,
 )
 from brokerd.server.management.routes import Right, Route
-from brokerd.server.slices import in_slices
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ async def _objects(call: Call, vhost: str | None) -> list[Wanted]:
         records += [record for record in view.records("vhost") if record.name == vhost]
     found: list[Wanted] = []
     with_types = call.services.profile.management_as_4_3
-    async for part in in_slices(range(len(records))):
+    async for part in in_chunks(range(len(records))):
         for record in map(records.__getitem__, part):
             spec = admin_objects.exported(
                 record, keyring, with_passwords=True, with_types=with_types

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from brokerd.server.slices import in_slices
+from brokerd.server.loop.chunks import in_chunks
 
 #: Rows that are encoded before clients have their turn: about a millisecond of queues.
 ROWS = 100
@@ -41,7 +41,7 @@ def bracketed(parts: list[bytes]) -> list[bytes]:
 async def parts(value: Any) -> list[bytes]:
     """Return a value as JSON, long lists made in slices: parts, to be sent one after another."""
     if isinstance(value, list) and len(value) > ROWS:
-        return bracketed([items(rows) async for rows in in_slices(value, ROWS)])
+        return bracketed([items(rows) async for rows in in_chunks(value, ROWS)])
     if isinstance(value, Mapping) and isinstance(value.get("items"), list):
         # A page: its rows are as many as those of a list may be.
         rest = {key: item for key, item in value.items() if key != "items"}

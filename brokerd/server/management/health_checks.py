@@ -23,11 +23,11 @@ from brokerd.federation.errors import ChannelClosed, ClientError
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.catalog import member_states
 from brokerd.server.listings import rows as listings
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management import listing, messages
 from brokerd.server.management.call import Answer, Call, Json, bad_request, not_found
 from brokerd.server.management.routes import Right, Route
 from brokerd.server.members import quorum_calls
-from brokerd.server.slices import in_slices
 
 #: The queue of the aliveness test, which stays, as there.
 ALIVENESS = "aliveness-test"
@@ -130,7 +130,7 @@ async def _without_leaders(call: Call) -> Answer:
     led, _ = await quorum_calls.leaders(services.members)
     found = []
     records = [record for name in call.visible_vhosts() for record in view.records("queue", name)]
-    async for part in in_slices(range(len(records))):
+    async for part in in_chunks(range(len(records))):
         for record in map(records.__getitem__, part):
             assert isinstance(record, Queue)
             if record.type == "quorum" and record.uid not in led:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from brokerd.core.catalog import patterns
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management.call import HttpError, Json, bad_request
-from brokerd.server.slices import in_slices
 
 Query: TypeAlias = Mapping[str, str]
 R = TypeVar("R")
@@ -85,7 +85,7 @@ async def _matching(
         raise bad_request("Pagination parameters are invalid")
     found: list[Any] = []
     spent = 0.0
-    async for some in in_slices(rows):
+    async for some in in_chunks(rows):
         began = time.thread_time()
         for row in some:
             is_found = patterns.found(pattern, name_of(row), NAME_S)
@@ -218,7 +218,7 @@ async def answer(
     found = await _ordered(await named(rows, query), query, default_sort)
     columns = columns_of(query)
     if page is None:
-        return [chosen(shown(row), columns) async for some in in_slices(found) for row in some]
+        return [chosen(shown(row), columns) async for some in in_chunks(found) for row in some]
     items, said = cut(found, page, len(rows))
     return {**said, "items": [chosen(shown(row), columns) for row in items]}
 
@@ -229,7 +229,7 @@ async def _ordered(rows: Sequence[Json], query: Query, default: Sequence[str]) -
     if not columns:
         return rows
     keys: list[Sequence[Any]] = []
-    async for some in in_slices(rows):
+    async for some in in_chunks(rows):
         keys += [[dotted(row, column) for column in columns] for row in some]
     return by_values(rows, keys, query)
 

@@ -18,8 +18,8 @@ from brokerd.server.management.rates import Rates, Sample
 
 if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
+    from brokerd.server.listings.totals import MemberTotals
     from brokerd.server.management.ports import ManagementServices
-    from brokerd.server.member_totals import MemberTotals
 
 #: Under which the member itself stands among the samples; no queue has it.
 MEMBER = CATALOG_GROUP

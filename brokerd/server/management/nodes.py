@@ -17,9 +17,9 @@ from brokerd import __version__
 from brokerd.core.alarms import DISK_STALLED
 from brokerd.core.catalog import exchange_types
 from brokerd.raft.messages import NodeId
-from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
+from brokerd.server.listings import memory_breakdown
 from brokerd.server.listings import rows as listings
 from brokerd.server.management import clients, identity, listing, member_figures, queue_figures
 from brokerd.server.management.call import Answer, Call, Json, not_found

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.catalog.audit import Author
+    from brokerd.server.listings.totals import MemberTotals
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
     from brokerd.server.management.resting_rows import RestingRows
-    from brokerd.server.member_totals import MemberTotals
     from brokerd.server.messages.ports import Process, Routing
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.queue.queue_outline import UNKNOWN
-from brokerd.server import memory_breakdown
+from brokerd.server.listings import memory_breakdown
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management.call import Json
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.rates import Sample
 from brokerd.server.queues.table import AT, PLACES
-from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
@@ -134,13 +134,13 @@ async def _values(
     rates, table = services.rates, services.listed.queues.table
     part, at = _PLACES[column]
     uids: list[int] = []
-    async for some in in_slices(queues, PLACES):
+    async for some in in_chunks(queues, PLACES):
         uids += [queue.uid for queue in some]
     name = "consumers" if part == "consumers" else _SAMPLED[at]
     found: list[float | None] = [*await table.values_of(uids, name)]
     if part == "rates":
         moving = rates.moving
-        async for places in in_slices(range(len(uids)), PLACES):
+        async for places in in_chunks(range(len(uids)), PLACES):
             for place in places:
                 uid = uids[place]
                 if found[place] is not None:
@@ -176,7 +176,7 @@ async def known(
     sources = services.listed
     sources.queues.table.take()
     missing: set[int] = set()
-    async for part in in_slices(queues):
+    async for part in in_chunks(queues):
         missing.update(queue.uid for queue in part if not _is_here(sources, queue.uid))
     there: dict[int, Figures] = {}
     if missing:
@@ -205,7 +205,7 @@ async def _add_up(table: QueueTable) -> dict[str, _Sums]:
 async def _add_rates(services: ManagementServices, sums: Mapping[str, _Sums]) -> None:
     """Add the rates of the queues led here, which are 0 but for those that move."""
     queues, rates = services.listed.queues, services.rates
-    async for uids in in_slices(list(rates.moving & queues.led.keys())):
+    async for uids in in_chunks(list(rates.moving & queues.led.keys())):
         for uid in uids:
             record = queues.queue_of(uid)
             into = None if record is None else sums.get(record.vhost)
@@ -222,7 +222,7 @@ def register(services: ManagementServices) -> None:
         services.listed.queues.table.take()
         rows: Rows = []
         members = len(services.catalog.view.members())
-        async for uids in in_slices(list(services.listed.queues.led)):
+        async for uids in in_chunks(list(services.listed.queues.led)):
             for uid in uids:
                 record = services.listed.queues.queue_of(uid)
                 if record is not None and len(record.members) < members:

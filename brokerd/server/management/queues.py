@@ -13,12 +13,12 @@ from brokerd.core.catalog import arguments, policy
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
 from brokerd.server.listings import client_rows
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management import encoding, listing, objects, queue_figures
 from brokerd.server.management.call import Answer, Call, Json, not_found
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.queue_figures import Figures
 from brokerd.server.management.routes import Right, Route
-from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_state import CatalogState
@@ -232,7 +232,7 @@ async def _records(call: Call, revision: int) -> Sequence[Queue]:
     records: list[Queue] = []
     for vhost in vhosts:
         queues = view.vhosts[vhost].queues if vhost in view.vhosts else {}
-        async for names in in_slices(sorted(queues)):
+        async for names in in_chunks(sorted(queues)):
             records += [queues[name] for name in names if name in queues]
     if revision == view.revision:
         lists.keep(vhosts, revision, records)
@@ -266,7 +266,7 @@ async def _ordered(call: Call, queues: Sequence[Queue], *, is_page: bool) -> Seq
         return listing.by_value(queues, values, call.query)
     if len(columns) == 1 and columns[0] in _OF_RECORDS:
         texts: list[Any] = []
-        async for some in in_slices(queues, KEPT_ROWS):
+        async for some in in_chunks(queues, KEPT_ROWS):
             texts += map(_OF_RECORDS[columns[0]], some)
         return listing.by_value(queues, texts, call.query)
     maker = Maker(call.services, [column.split(".") for column in columns])
@@ -275,7 +275,7 @@ async def _ordered(call: Call, queues: Sequence[Queue], *, is_page: bool) -> Seq
         is_light = (_PLAIN | queue_figures.ORDERS.keys()).issuperset(columns)
         take = queue_figures.orders if is_light else queue_figures.figures
         of = await queue_figures.known(call.services, queues, take)
-    async for some in in_slices(queues, ROWS):
+    async for some in in_chunks(queues, ROWS):
         keys += [_keys(maker, queue, of(queue), columns) for queue in some]
     return listing.by_values(queues, keys, call.query)
 
@@ -359,12 +359,12 @@ async def _encoded(call: Call, queues: Sequence[Queue]) -> list[bytes]:
     services.listed.queues.table.take()
     rows: list[bytes | None] = []
     missing: list[tuple[int, Queue]] = []
-    async for some in in_slices(queues, KEPT_ROWS):
+    async for some in in_chunks(queues, KEPT_ROWS):
         begin = len(rows)
         rows += resting.get(shape, [queue.uid for queue in some])
         missing += [each for each in enumerate(some, begin) if rows[each[0]] is None]
     await made.know([queue for _, queue in missing])
-    async for unkept in in_slices(missing, ROWS):
+    async for unkept in in_chunks(missing, ROWS):
         for at, queue in unkept:
             if not _is_there(view, queue):
                 continue
@@ -373,7 +373,7 @@ async def _encoded(call: Call, queues: Sequence[Queue]) -> list[bytes]:
             if rests:
                 resting.keep(shape, queue.uid, encoded, began)
     parts: list[bytes] = []
-    async for places in in_slices(range(len(rows)), KEPT_ROWS):
+    async for places in in_chunks(range(len(rows)), KEPT_ROWS):
         # Who was deleted meanwhile is no queue.
         is_same = view.revision == began[0]
         there = places if is_same else [at for at in places if _is_there(view, queues[at])]
@@ -386,7 +386,7 @@ async def _rows(call: Call, queues: Sequence[Queue]) -> AsyncIterator[list[Json]
     made = _Rows(call, _shape_of(call))
     await made.know(queues)
     view = call.services.catalog.view
-    async for listed in in_slices(queues, ROWS):
+    async for listed in in_chunks(queues, ROWS):
         # The walk rests: who was deleted meanwhile is no queue that is down.
         some = [made.make(queue)[0] for queue in listed if _is_there(view, queue)]
         if some:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
-from brokerd.server.slices import in_slices
+from brokerd.server.loop.chunks import in_chunks
 
 if TYPE_CHECKING:
     from brokerd.cluster.groups.group_clock import Moved
@@ -100,7 +100,7 @@ class Rates:
         else:
             uids = list(self._moving.union(moved, self._always))
         self._interval_s = interval_s
-        async for some in in_slices(uids):
+        async for some in in_chunks(uids):
             for uid in some:
                 self._look_at(uid)
 

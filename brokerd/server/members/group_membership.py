@@ -20,9 +20,9 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import Configuration, NodeId
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.members import ports
 from brokerd.server.members.replica_changes import Outcome, grow_member, shrink_member
-from brokerd.server.slices import in_slices
 
 __all__ = ["GroupMembership", "Outcome", "grow_member", "shrink_member"]
 
@@ -110,7 +110,7 @@ class GroupMembership:
         try:
             while self._wants_all:
                 self._wants_all = False
-                async for uids in in_slices(self._member.queue_uids()):
+                async for uids in in_chunks(self._member.queue_uids()):
                     for uid in filter(self._member.leads, uids):
                         self.wake(uid)
         finally:

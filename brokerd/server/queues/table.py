@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from brokerd.core.queue.queue_outline import FIGURES, SIZE, levels_of, single_of
-from brokerd.server.slices import in_slices
+from brokerd.server.loop.chunks import in_chunks
 
 if TYPE_CHECKING:
     from brokerd.cluster.groups.group_clock import Moved
@@ -231,7 +231,7 @@ class QueueTable(Table):
         await self._read_all()
         cells, at = self.cells, AT[name]
         found: list[int | None] = []
-        async for some in in_slices(uids, PLACES):
+        async for some in in_chunks(uids, PLACES):
             places = map(self._places.get, some)
             found += [None if place is None else cells[place * _WIDTH + at] for place in places]
         return found
@@ -242,13 +242,13 @@ class QueueTable(Table):
         """
         await self._read_all()
         # Whose leadership has ended with no move of its group: a replica that was stopped.
-        async for uids in in_slices(list(self._counted), PLACES):
+        async for uids in in_chunks(list(self._counted), PLACES):
             led = self._queues.led
             for uid in [uid for uid in uids if uid not in led]:
                 self._read(uid)
         # Or has begun with none.
         if len(self._counted) < len(self._queues.led):
-            async for uids in in_slices(list(self._queues.led), PLACES):
+            async for uids in in_chunks(list(self._queues.led), PLACES):
                 for uid in [uid for uid in uids if uid not in self._counted]:
                     self._read(uid)
         return self._sums
@@ -256,7 +256,7 @@ class QueueTable(Table):
     async def ready_max(self) -> int:
         """Return how many messages are ready in the queue led here that has most of them."""
         cells, at, most = self.cells, AT["ready"], 0
-        async for places in in_slices(list(self._filled), PLACES):
+        async for places in in_chunks(list(self._filled), PLACES):
             # Nobody may have one of them any more.
             there = [place * _WIDTH + at for place in places if place < len(self.vhosts)]
             most = max([most, *map(cells.__getitem__, there)])
@@ -268,7 +268,7 @@ class QueueTable(Table):
         """
         await self._read_all()
         sums = dict.fromkeys(GROUP_COLUMNS, 0)
-        async for places in in_slices(range(len(self.vhosts)), PLACES):
+        async for places in in_chunks(range(len(self.vhosts)), PLACES):
             end = (places[-1] + 1) * _WIDTH
             for at, name in enumerate(GROUP_COLUMNS):
                 sums[name] += sum(self.cells[places[0] * _WIDTH + at : end : _WIDTH])
@@ -281,7 +281,7 @@ class QueueTable(Table):
 
     async def _read_all(self) -> None:
         self.take()
-        async for uids in in_slices(list(self._unread)):
+        async for uids in in_chunks(list(self._unread)):
             # Of those who ask together each reads what is left.
             for uid in self._unread.intersection(uids):
                 self._read(uid)

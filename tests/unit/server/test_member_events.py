@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server.cluster_alarms import ClusterAlarms
+from brokerd.server.access.cluster_alarms import ClusterAlarms
 from brokerd.server.member_events import MemberEvents, Rooms
 
 A = NodeId("a")

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import jinja2
 
+from brokerd.server.loop.chunks import in_turns
 from brokerd.server.management.call import Answer
-from brokerd.server.slices import in_turns
 
 #: Of a template's pieces, which are a word or a line each and take some microseconds, so many are
 #: one part.

@@ -17,7 +17,7 @@ from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
-from brokerd.server.tasks import Tasks
+from brokerd.server.loop.tasks import Tasks
 
 
 class Alone:

@@ -14,7 +14,7 @@ from brokerd.server.access.connections import GuestCall
 from brokerd.server.grpc import rpc_errors
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.publish_stream import Caller
-from brokerd.server.process import Process
+from brokerd.server.queues.identity import Process
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody
 from tests.unit.server.messages.fakes import batches

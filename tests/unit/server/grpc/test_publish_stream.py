@@ -23,7 +23,7 @@ from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.publish_stream import Caller, PublishStream
 from brokerd.server.messages.reply_to import Replies
-from brokerd.server.process import Process
+from brokerd.server.queues.identity import Process
 from brokerd.server.queues.publisher import OnWayLimits
 from tests.ports import free_ports
 from tests.unit.core.catalog_driver import CatalogDriver

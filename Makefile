@@ -87,9 +87,9 @@ PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts \
-  $(addprefix tests/unit/server/grpc/test_,publication_reader.py rpc_http2.py) \
+  tests/unit/http2 tests/unit/server/grpc/test_publication_reader.py \
   tests/integration/test_enquiry.py tests/integration/test_transactions.py tests/fuzz/test_targets.py
-PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
+PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation http2 raft telemetry) tests/transcripts
 
 test: setup compiled ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh

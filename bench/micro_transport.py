@@ -22,8 +22,9 @@ import grpc
 import uvloop
 
 from brokerd.cluster.config import HostConfig, TransportConfig
-from brokerd.cluster.peer import grpc_messages, http2
+from brokerd.cluster.peer import grpc_messages
 from brokerd.cluster.peer.peer_connection import PeerConnection
+from brokerd.http2 import one_stream
 
 ROUNDS = 5
 SIZES = (100, 1_100, 250_000)
@@ -75,9 +76,14 @@ class Watch:
 
 
 def own_framing(size: int, count: int) -> tuple[float, float]:
-    client, server = http2.Http2Connection(is_client=True), http2.Http2Connection(is_client=False)
+    client, server = (
+        one_stream.Http2Connection(is_client=True),
+        one_stream.Http2Connection(is_client=False),
+    )
 
-    def move(sender: http2.Http2Connection, to: http2.Http2Connection) -> list[http2.Event]:
+    def move(
+        sender: one_stream.Http2Connection, to: one_stream.Http2Connection
+    ) -> list[one_stream.Event]:
         return to.receive(b"".join(sender.data_to_send()))
 
     client.send_headers(grpc_messages.request_headers("http", "x", []))
@@ -111,7 +117,7 @@ def h2_framing(size: int, count: int) -> tuple[float, float]:
     )
     for each in (client, server):
         each.initiate_connection()
-        each.update_settings({4: TransportConfig().window_bytes, 5: http2.FRAME_BYTES_MAX})
+        each.update_settings({4: TransportConfig().window_bytes, 5: one_stream.FRAME_BYTES_MAX})
 
     def settle() -> None:
         for _ in range(4):
@@ -155,7 +161,7 @@ class Echo(PeerConnection):
             self.http2.send_headers(grpc_messages.request_headers("http", "x", []))
             self.http2.open_window(self.limits.window_bytes)
 
-    def headers_received(self, event: http2.HeadersReceived) -> None:
+    def headers_received(self, event: one_stream.HeadersReceived) -> None:
         if not self.left:
             self.http2.send_headers(grpc_messages.response_headers())
             self.http2.open_window(self.limits.window_bytes)

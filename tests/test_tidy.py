@@ -65,6 +65,7 @@ MAY_SLEEP = ("tools/", "bench/", "examples/", "brokerd/ctl/", "telemetry/")
 PURE = {
     "brokerd.amqp",
     "brokerd.core",
+    "brokerd.http2",
     "brokerd.raft",
     "brokerd.cluster.groups.membership_steps",
     "brokerd.cluster.groups.placement",

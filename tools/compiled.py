@@ -35,10 +35,10 @@ ROOMS = (
     "core",
     "amqp",
     "storage",
+    "http2",
     "cluster",
     "server/amqp",
     "server/grpc/publication_reader.py",
-    "server/grpc/rpc_http2.py",
     "server/messages",
     "server/queues",
     # It inherits from a compiled class, which only compiled ones may.

@@ -26,14 +26,6 @@ class PeerRefusedError(ClusterError):
     """A peer is not who we expected, or does not take us for a member."""
 
 
-class Http2Error(ClusterError):
-    """The other side broke HTTP/2 or one of our bounds; `code` goes into GOAWAY."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
 class CallRefused(ClusterError):
     """A call is ended with a status of gRPC."""
 

@@ -10,9 +10,11 @@ import random
 
 from google.protobuf.message import DecodeError
 
-from brokerd.cluster.errors import CallRefused, DeliveryFormatError, FrameError, Http2Error
-from brokerd.cluster.peer import deliveries, frames, grpc_messages, http2
+from brokerd.cluster.errors import CallRefused, DeliveryFormatError, FrameError
+from brokerd.cluster.peer import deliveries, frames, grpc_messages
 from brokerd.core.queue.effects import Run
+from brokerd.http2 import framing, one_stream
+from brokerd.http2.errors import Http2Error
 from brokerd.raft.inputs import Received
 from brokerd.raft.machine import Meta
 from brokerd.raft.membership import encode_configuration
@@ -50,18 +52,18 @@ def http2_stream(data: bytes) -> None:
     The first byte says which, the second how the bytes are cut.
     """
     is_client, begins_well = data[:1] > b"\x7f", bool(data[:1] and data[0] & 1)
-    connection = http2.Http2Connection(is_client=is_client)
+    connection = one_stream.Http2Connection(is_client=is_client)
     reader = grpc_messages.MessageReader(1024)
     size = (data[1] if len(data) > 1 else 0) or len(data) or 1
     pieces = [data[at : at + size] for at in range(2, len(data), size)]
     if begins_well:
-        pieces.insert(0, (b"" if is_client else http2.PREFACE) + http2.settings_frame([]))
+        pieces.insert(0, (b"" if is_client else framing.PREFACE) + framing.settings_frame([]))
     try:
         for piece in pieces:
             for event in connection.receive(piece):
                 if isinstance(event, memoryview):
                     assert all(len(message) <= 1024 for message in reader.feed(event))
-                elif isinstance(event, http2.HeadersReceived):
+                elif isinstance(event, one_stream.HeadersReceived):
                     grpc_messages.binary_metadata(event.headers)
                     grpc_messages.describe_end(event.headers)
                     grpc_messages.check_request(event.headers)
@@ -72,23 +74,26 @@ def http2_stream(data: bytes) -> None:
 
 def http2_seeds() -> list[bytes]:
     """What a client and a server send, whole, cut, and without its beginning."""
-    client = http2.Http2Connection(is_client=True)
+    client = one_stream.Http2Connection(is_client=True)
     client.send_headers(grpc_messages.request_headers("http", "x:1", [("a-bin", b"secret")]))
     client.send_data([grpc_messages.prefix(5), b"hello"], 10)
     client.send_ping()
-    server = http2.Http2Connection(is_client=False)
+    server = one_stream.Http2Connection(is_client=False)
     there = b"".join(client.data_to_send())
     server.receive(there)
     server.send_headers(grpc_messages.response_headers())
     server.send_headers(grpc_messages.status_headers(grpc_messages.Status.OK, ""), ends_stream=True)
-    server.send_goaway(http2.NO_ERROR, "bye")
+    server.send_goaway(framing.NO_ERROR, "bye")
     back = b"".join(server.data_to_send())
-    floods = [http2.frame(http2.PING, 0, 0, bytes(8)) * 20, http2.frame(http2.RST_STREAM, 0, 1)]
+    floods = [
+        framing.frame(framing.PING, 0, 0, bytes(8)) * 20,
+        framing.frame(framing.RST_STREAM, 0, 1),
+    ]
     return [
         *(bytes((0, cut)) + there for cut in (0, 1, 50)),
         *(bytes((255 - cut % 2, cut)) + back for cut in (0, 1, 50)),
         *(b"\x01\x00" + flood for flood in floods),
-        b"\x01\x00" + there[len(http2.PREFACE) :],
+        b"\x01\x00" + there[len(framing.PREFACE) :],
     ]
 
 

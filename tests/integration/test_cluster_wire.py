@@ -14,7 +14,8 @@ import grpc
 import pytest
 
 from brokerd.cluster.config import HostConfig, TlsFiles
-from brokerd.cluster.peer import frames, grpc_messages, http2
+from brokerd.cluster.peer import frames, grpc_messages
+from brokerd.http2 import framing, one_stream
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2, peer_pb2_grpc
 from tests.integration.cluster_toy import Member, toy_config, until
@@ -251,24 +252,26 @@ def goaway_code(answer: bytes) -> int | None:
     code = None
     while len(answer) >= 9:
         size = int.from_bytes(answer[:3], "big")
-        if answer[3] == http2.GOAWAY:
+        if answer[3] == framing.GOAWAY:
             code = int.from_bytes(answer[13:17], "big")
         answer = answer[9 + size :]
     return code
 
 
-OPENING = http2.PREFACE + http2.settings_frame([])
+OPENING = framing.PREFACE + framing.settings_frame([])
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", http2.PROTOCOL_ERROR),
-        (os.urandom(1) + bytes(100_000), http2.PROTOCOL_ERROR),
-        (OPENING + http2.frame(http2.PING, 0, 0, bytes(8)) * 10_000, http2.ENHANCE_YOUR_CALM),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", framing.PROTOCOL_ERROR),
+        (os.urandom(1) + bytes(100_000), framing.PROTOCOL_ERROR),
+        (OPENING + framing.frame(framing.PING, 0, 0, bytes(8)) * 10_000, framing.ENHANCE_YOUR_CALM),
         (
-            OPENING + http2.frame(http2.HEADERS, 0, 1) + http2.frame(9, 0, 1, bytes(8_000)) * 100,
-            http2.ENHANCE_YOUR_CALM,
+            OPENING
+            + framing.frame(framing.HEADERS, 0, 1)
+            + framing.frame(9, 0, 1, bytes(8_000)) * 100,
+            framing.ENHANCE_YOUR_CALM,
         ),
     ],
 )
@@ -286,7 +289,7 @@ async def test_hostile_bytes_end_their_connection_only(
 async def test_who_does_not_introduce_himself_is_cut_off(tmp_path: Path) -> None:
     """SEC-32: nothing at all, a crawl, a call without a hello."""
     members = await serve(tmp_path, hello_timeout_s=2.0)
-    client = http2.Http2Connection(is_client=True)
+    client = one_stream.Http2Connection(is_client=True)
     client.send_headers(
         grpc_messages.request_headers("http", "x", [("brokerd-cluster-secret-bin", b"shown")])
     )

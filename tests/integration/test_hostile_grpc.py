@@ -20,7 +20,7 @@ import hpack
 import psutil
 import pytest
 
-from brokerd.cluster.peer import http2
+from brokerd.http2 import framing
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from tests.integration.members import Member, cluster, eventually, select_nothing
 from tests.integration.messages_client import Client, batch, metadata, numbers, publication
@@ -43,7 +43,7 @@ BASE = [
     ("te", "trailers"),
     ("content-type", "application/grpc"),
 ]
-START = http2.PREFACE + http2.settings_frame([])
+START = framing.PREFACE + framing.settings_frame([])
 
 
 @pytest.fixture(scope="module")
@@ -133,22 +133,26 @@ def request(
     # Pseudo headers come first.
     ordered = sorted([*BASE, (":path", path), *more], key=lambda header: header[0][0] != ":")
     block = hpack.Encoder().encode(ordered)
-    return http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block)
+    return framing.frame(framing.HEADERS, framing.END_HEADERS, stream, block)
 
 
-def zeros(stream: int, size: int, frame_bytes: int = http2.FRAME_BYTES_DEFAULT) -> Iterator[bytes]:
+def zeros(
+    stream: int, size: int, frame_bytes: int = framing.FRAME_BYTES_DEFAULT
+) -> Iterator[bytes]:
     for begin in range(0, size, frame_bytes):
-        yield http2.frame(http2.DATA, 0, stream, bytes(min(frame_bytes, size - begin)))
+        yield framing.frame(framing.DATA, 0, stream, bytes(min(frame_bytes, size - begin)))
 
 
 def flood_of_headers(kind: str) -> Iterator[bytes]:
     """64 MiB of a block of headers that never ends."""
     name_and_length = b"\x00" + b"\x7f\x80\xff\xff\x3f"
-    yield START + http2.frame(http2.HEADERS, 0, 1, name_and_length if kind == "one name" else b"")
+    yield START + framing.frame(
+        framing.HEADERS, 0, 1, name_and_length if kind == "one name" else b""
+    )
     literal = b"\x00\x03abc\x7f\x81\x07" + bytes(1024)
     piece = {"one name": b"a" * 16_384, "many headers": literal * 15, "empty": b""}[kind]
     for _ in range(64 * MIB // max(len(piece), 1024)):
-        yield http2.frame(http2.CONTINUATION, 0, 1, piece)
+        yield framing.frame(framing.CONTINUATION, 0, 1, piece)
 
 
 @pytest.mark.parametrize("kind", ["one name", "many headers", "empty"])
@@ -170,7 +174,7 @@ def test_headers_that_unfold_are_refused(member: Member) -> None:
         for sock in socks:
             push(
                 sock,
-                iter([START + http2.frame(http2.HEADERS, http2.END_HEADERS, 1, bomb)]),
+                iter([START + framing.frame(framing.HEADERS, framing.END_HEADERS, 1, bomb)]),
             )
         eventually(lambda: all(map(is_closed, socks)), "all are closed")
 
@@ -209,7 +213,7 @@ def test_a_wrong_password_is_told_before_the_body_ends(member: Member) -> None:
     token = base64.b64encode(b"guest:wrong").decode()
     with dial(member) as sock:
         sock.sendall(START + request(1, ("authorization", f"Basic {token}")))
-        sock.sendall(http2.frame(http2.DATA, 0, 1, struct.pack(">BI", 0, 16 * MIB)))
+        sock.sendall(framing.frame(framing.DATA, 0, 1, struct.pack(">BI", 0, 16 * MIB)))
         decoder, buffer = hpack.Decoder(), b""
         while True:
             buffer += sock.recv(65_536)
@@ -225,7 +229,7 @@ def headers_in(data: bytes, decoder: hpack.Decoder) -> list[tuple[str, str]]:
     while len(data) - at >= 9:
         size, kind = int.from_bytes(data[at : at + 3], "big"), data[at + 3]
         payload = data[at + 9 : at + 9 + size]
-        if kind == http2.HEADERS and len(payload) == size:
+        if kind == framing.HEADERS and len(payload) == size:
             return [(str(name), str(value)) for name, value in decoder.decode(payload)]
         at += 9 + size
     return []
@@ -233,7 +237,7 @@ def headers_in(data: bytes, decoder: hpack.Decoder) -> list[tuple[str, str]]:
 
 def test_half_open_connections_keep_nobody_out_and_are_ended(member: Member) -> None:
     """Of hundreds from one address the oldest go for new ones; the rest when their time is over."""
-    said = [b"", http2.PREFACE[:10], START, START + request(1)[:20]]
+    said = [b"", framing.PREFACE[:10], START, START + request(1)[:20]]
     with watched(member), contextlib.ExitStack() as stack:
         socks = [stack.enter_context(dial(member)) for _ in range(HALF_OPEN)]
         for index, sock in enumerate(socks):
@@ -263,7 +267,7 @@ def test_idle_connections_of_known_users_stay(member: Member) -> None:
 def unfinished(stream: int, size: int, token: str) -> Iterator[bytes]:
     """A Publish call whose first message lacks its last byte."""
     yield request(stream, ("authorization", token), path="/brokerd.v1.Messages/Publish")
-    yield http2.frame(http2.DATA, 0, stream, struct.pack(">BI", 0, size))
+    yield framing.frame(framing.DATA, 0, stream, struct.pack(">BI", 0, size))
 
 
 def test_unfinished_messages_of_a_user_are_bounded(member: Member) -> None:
@@ -275,7 +279,7 @@ def test_unfinished_messages_of_a_user_are_bounded(member: Member) -> None:
     def hoard(sock: socket.socket) -> None:
         """Send all that the windows let, but for the last byte of each message."""
         streams = dict.fromkeys(range(1, 21, 2), 15 * MIB - 1)
-        windows = dict.fromkeys([0, *streams], http2.WINDOW_BYTES_DEFAULT)
+        windows = dict.fromkeys([0, *streams], framing.WINDOW_BYTES_DEFAULT)
         sock.settimeout(0.2)
         buffer = b""
         with contextlib.suppress(OSError):
@@ -288,7 +292,7 @@ def test_unfinished_messages_of_a_user_are_bounded(member: Member) -> None:
                 for number, left in list(streams.items()):
                     size = min(left, windows[0], windows[number], 16_384)
                     if size > 0:
-                        sock.sendall(http2.frame(http2.DATA, 0, number, bytes(size)))
+                        sock.sendall(framing.frame(framing.DATA, 0, number, bytes(size)))
                         streams[number] -= size
                         sent.append(size)
                         windows[0] -= size
@@ -334,7 +338,7 @@ def grant(buffer: bytes, windows: dict[int, int]) -> bytes:
         if len(buffer) < 9 + size:
             break
         number = int.from_bytes(buffer[5:9], "big")
-        if kind == http2.WINDOW_UPDATE and number in windows:
+        if kind == framing.WINDOW_UPDATE and number in windows:
             windows[number] += int.from_bytes(buffer[9:13], "big")
         buffer = buffer[9 + size :]
     return buffer
@@ -375,7 +379,7 @@ def floods() -> dict[str, Callable[[], Iterator[bytes]]]:
         for number in range(1, 40_001, 2):
             yield (
                 request(number, ("authorization", token), path="/brokerd.v1.Messages/Publish")
-                + http2.frame(http2.RST_STREAM, 0, number, bytes(4))
+                + framing.frame(framing.RST_STREAM, 0, number, bytes(4))
             )
 
     def unknown_methods() -> Iterator[bytes]:
@@ -385,10 +389,10 @@ def floods() -> dict[str, Callable[[], Iterator[bytes]]]:
 
     return {
         "calls of nobody": unknown_methods,
-        "pings": repeated(http2.frame(http2.PING, 0, 0, bytes(8))),
-        "settings": repeated(http2.settings_frame([(4, 65_536)] * 1000)),
+        "pings": repeated(framing.frame(framing.PING, 0, 0, bytes(8))),
+        "settings": repeated(framing.settings_frame([(4, 65_536)] * 1000)),
         "empty data": repeated(
-            http2.frame(http2.DATA, 0, 1),
+            framing.frame(framing.DATA, 0, 1),
             request(1, ("authorization", token), path="/brokerd.v1.Messages/Publish"),
         ),
         "rapid resets": resets,

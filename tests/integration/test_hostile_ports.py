@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from brokerd.amqp import methods
-from brokerd.cluster.peer import http2
+from brokerd.http2 import framing
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import ANSWER_SECONDS, RawClient, client, frame, publish
 
@@ -136,7 +136,9 @@ def test_floods_at_the_peer_port_leave_nothing_behind(member: Member) -> None:
     """SEC-34: each connection that was refused as a flood kept the 256 KB that were read last."""
     before = rss(member)
     flood = (
-        http2.PREFACE + http2.settings_frame([]) + http2.frame(http2.PING, 0, 0, bytes(8)) * 16_000
+        framing.PREFACE
+        + framing.settings_frame([])
+        + framing.frame(framing.PING, 0, 0, bytes(8)) * 16_000
     )
     for _ in range(400):
         with socket.create_connection(("127.0.0.1", member.ports["PEER"]), ANSWER_SECONDS) as sock:
@@ -151,14 +153,14 @@ def test_floods_at_the_peer_port_leave_nothing_behind(member: Member) -> None:
 def test_strangers_at_the_peer_port_hold_next_to_nothing(member: Member) -> None:
     """SEC-31, SEC-34: unfinished headers of as many as like; the others' connections are few."""
     before, files = rss(member), process(member).num_fds()
-    opening = http2.PREFACE + http2.settings_frame([])
+    opening = framing.PREFACE + framing.settings_frame([])
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             sock = stack.enter_context(
                 socket.create_connection(("127.0.0.1", member.ports["PEER"]), ANSWER_SECONDS)
             )
             with contextlib.suppress(ConnectionError):
-                sock.sendall(opening + http2.frame(http2.HEADERS, 0, 1, bytes(8000)))
+                sock.sendall(opening + framing.frame(framing.HEADERS, 0, 1, bytes(8000)))
         assert process(member).num_fds() < files + 60
         tell("300 strangers at the peer port", before, rss(member))
         assert rss(member) - before < SLACK

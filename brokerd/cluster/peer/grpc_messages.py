@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 import hpack
 
 from brokerd.cluster.errors import CallRefused
-from brokerd.cluster.peer.http2 import Header
+from brokerd.http2.framing import Header
 
 METHOD = "/brokerd.v1.Peer/Exchange"
 

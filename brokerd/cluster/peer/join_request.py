@@ -12,6 +12,7 @@ import asyncio
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import ClusterError
 from brokerd.cluster.peer import frames, peer_call, security
+from brokerd.http2.errors import Http2Error
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
@@ -44,7 +45,7 @@ async def ask(
                 call.give_up(None)
     except TimeoutError as late:
         raise NoAnswer("no answer in time") from late
-    except (ClusterError, OSError, UnicodeError) as error:
+    except (ClusterError, Http2Error, OSError, UnicodeError) as error:
         raise NoAnswer(str(error) or type(error).__name__) from error
     if not answer.HasField("description"):
         raise NoAnswer("it does not answer enquiries: an older version?")

@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import PeerRefusedError
-from brokerd.cluster.peer import grpc_messages, http2, security
+from brokerd.cluster.peer import grpc_messages, security
 from brokerd.cluster.peer.discovery import Lookup, parse_address
 from brokerd.cluster.peer.peer_connection import PeerConnection
+from brokerd.http2 import one_stream
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
@@ -64,7 +65,7 @@ class PeerCall(PeerConnection):
         if not self._answer.done():
             self._answer.set_result(message)
 
-    def headers_received(self, event: http2.HeadersReceived) -> None:
+    def headers_received(self, event: one_stream.HeadersReceived) -> None:
         text = grpc_messages.describe_end(event.headers)
         if text or event.ends_stream:
             self.give_up(PeerRefusedError(text or "it ended the stream"))

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 
 from brokerd.cluster.config import TransportConfig
-from brokerd.cluster.errors import CallRefused, Http2Error
-from brokerd.cluster.peer import grpc_messages, http2
+from brokerd.cluster.errors import CallRefused
+from brokerd.cluster.peer import grpc_messages
+from brokerd.http2 import one_stream
+from brokerd.http2.errors import Http2Error
 
 #: Up to here the pieces of a write are joined, which is cheaper than to hand them over singly.
 JOIN_BYTES_MAX = 64 * 1024
@@ -31,7 +33,7 @@ class PeerConnection(asyncio.Protocol):
     def __init__(self, limits: TransportConfig, *, is_client: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
-        self.http2 = http2.Http2Connection(is_client=is_client)
+        self.http2 = one_stream.Http2Connection(is_client=is_client)
         self.reader = grpc_messages.MessageReader(
             min(limits.hello_bytes_max, limits.receive_bytes_max)
         )
@@ -55,7 +57,7 @@ class PeerConnection(asyncio.Protocol):
         """Take a message; CallRefused and FrameError end the call."""
         raise AssertionError("a subclass takes messages")
 
-    def headers_received(self, event: http2.HeadersReceived) -> None:
+    def headers_received(self, event: one_stream.HeadersReceived) -> None:
         """Take headers or trailers; CallRefused ends the call."""
         raise AssertionError("a subclass takes headers")
 
@@ -113,15 +115,15 @@ class PeerConnection(asyncio.Protocol):
         if was_blocked and not connection.is_blocked and not self._is_paused:
             self.can_send_again()
 
-    def _take(self, event: http2.Event) -> None:
+    def _take(self, event: one_stream.Event) -> None:
         match event:
-            case http2.HeadersReceived():
+            case one_stream.HeadersReceived():
                 self.headers_received(event)
                 if event.ends_stream:
                     self.stream_ended(None)
-            case http2.StreamEnded():
+            case one_stream.StreamEnded():
                 self.stream_ended(event.code)
-            case http2.GoingAway():
+            case one_stream.GoingAway():
                 text = event.text.decode("utf-8", "replace")
                 self.give_up(ConnectionResetError(f"it goes away ({event.code}): {text}"))
             case memoryview():

@@ -16,11 +16,13 @@ from typing import Protocol, TypeAlias
 from google.protobuf.message import DecodeError
 
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.errors import CallRefused, ClusterError, FrameError, Http2Error
-from brokerd.cluster.peer import frame_entries, frames, grpc_messages, http2, listening, security
+from brokerd.cluster.errors import CallRefused, ClusterError, FrameError
+from brokerd.cluster.peer import frame_entries, frames, grpc_messages, listening, security
 from brokerd.cluster.peer.grpc_messages import Status
 from brokerd.cluster.peer.peer_connection import PeerConnection
 from brokerd.core.strangers import Strangers
+from brokerd.http2 import framing, one_stream
+from brokerd.http2.errors import Http2Error
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
@@ -323,7 +325,7 @@ class _IncomingStream(PeerConnection):
         if self._timer is not None:
             self._timer.cancel()
 
-    def headers_received(self, event: http2.HeadersReceived) -> None:
+    def headers_received(self, event: one_stream.HeadersReceived) -> None:
         if self._is_called:
             return
         self._is_called = True
@@ -392,7 +394,7 @@ class _IncomingStream(PeerConnection):
         headers = [] if is_answered else grpc_messages.response_headers()
         trailers = grpc_messages.status_headers(status, text)
         self.http2.send_headers([*headers, *trailers], ends_stream=True)
-        self.http2.send_goaway(http2.NO_ERROR)
+        self.http2.send_goaway(framing.NO_ERROR)
         self.flush()
         self._stop_timer()
         self._timer = self.loop.call_later(LINGER_S, self._too_slow)

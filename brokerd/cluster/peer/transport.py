@@ -21,6 +21,7 @@ from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import ClusterError, SnapshotUnreadable
 from brokerd.cluster.peer import discovery, frames, peer_call, security
 from brokerd.cluster.peer.peer_call import PeerCall
+from brokerd.http2.errors import Http2Error
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage.errors import StorageError
@@ -228,7 +229,7 @@ class _PeerStream:
         while True:
             try:
                 await self._session()
-            except (ClusterError, TimeoutError, UnicodeError) as fault:
+            except (ClusterError, Http2Error, TimeoutError, UnicodeError) as fault:
                 self._complain(fault)
             except OSError as error:
                 if not self.is_connected:

@@ -18,8 +18,9 @@ import grpc
 
 from brokerd.cluster.errors import CallRefused as MessageRefused
 from brokerd.cluster.peer import grpc_messages
-from brokerd.cluster.peer.http2 import Header
-from brokerd.server.grpc import rpc_auth, rpc_http2
+from brokerd.http2 import many_streams
+from brokerd.http2.framing import Header
+from brokerd.server.grpc import rpc_auth
 from brokerd.server.grpc.rpc_budget import Budget
 from brokerd.server.grpc.rpc_errors import TEXT_CHARACTERS_MAX, CallRefused
 
@@ -40,15 +41,15 @@ MESSAGE_BYTES = 64
 TIMEOUT_S_MAX = 1e6
 
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_HEADERS = rpc_http2.encode_headers(grpc_messages.response_headers())
-_OK = rpc_http2.encode_headers([(b"grpc-status", b"0")])
+_HEADERS = many_streams.encode_headers(grpc_messages.response_headers())
+_OK = many_streams.encode_headers([(b"grpc-status", b"0")])
 
 
 class Connection(Protocol):
     """What a call came on (rpc_connection.py)."""
 
     peer: str
-    http2: rpc_http2.Http2Server
+    http2: many_streams.Http2Server
     budget: Budget
 
     async def log_in(self, call: RpcCall) -> rpc_auth.Caller:
@@ -85,7 +86,7 @@ class RpcCall:
     def __init__(
         self,
         connection: Connection,
-        stream: rpc_http2.Stream,
+        stream: many_streams.Stream,
         handler: grpc.RpcMethodHandler[Any, Any],
         headers: Mapping[bytes, bytes],
     ) -> None:
@@ -182,7 +183,7 @@ class RpcCall:
             return
         self._open_window(stream)
 
-    def _open_window(self, stream: rpc_http2.Stream) -> None:
+    def _open_window(self, stream: many_streams.Stream) -> None:
         window = max(STREAM_BYTES, self._reserved)
         room = max(window, self._promised) - self._held - stream.room
         # Not for every little, but for all that a message lacks.
@@ -338,7 +339,7 @@ class RpcCall:
             headers = status_headers(code, text)
             if not self._sent_headers:
                 headers = grpc_messages.response_headers() + headers
-            block = rpc_http2.encode_headers(headers)
+            block = many_streams.encode_headers(headers)
         self._connection.http2.send_headers(self.stream, block, ends=True)
         self._connection.flush_soon()
         self._let_go()

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import grpc
 
-from brokerd.cluster.errors import Http2Error
-from brokerd.cluster.peer import grpc_messages, http2
+from brokerd.cluster.peer import grpc_messages
+from brokerd.http2 import framing, many_streams
+from brokerd.http2.errors import Http2Error
 from brokerd.server.access import operator_login
-from brokerd.server.grpc import rpc_auth, rpc_http2
+from brokerd.server.grpc import rpc_auth
 from brokerd.server.grpc.rpc_budget import CONNECTION_BYTES_MAX, Budget
 from brokerd.server.grpc.rpc_call import RpcCall, status_headers
 
@@ -87,7 +88,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         kind, host = ("ipv6", f"%5B{address}%5D") if ":" in address else ("ipv4", address)
         self.peer = f"{kind}:{host}:{port}"
         self.is_stranger = True
-        self.http2 = rpc_http2.Http2Server()
+        self.http2 = many_streams.Http2Server()
         self.budget = Budget(CONNECTION_BYTES_MAX, server.budget)
         self.calls: dict[int, RpcCall] = {}
         self._server = server
@@ -161,9 +162,9 @@ class RpcConnection(asyncio.BufferedProtocol):
     def _take_events(self) -> None:
         try:
             # Nothing behind a first request is looked at before it is known who sent it.
-            data: list[rpc_http2.Data] = []
+            data: list[many_streams.Data] = []
             while self._login is None and (event := self.http2.next_event()) is not None:
-                if type(event) is rpc_http2.Data:
+                if type(event) is many_streams.Data:
                     if data and data[0].stream is not event.stream:
                         self._take_data(data)
                         data = []
@@ -186,34 +187,34 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self.http2.out:
             self._flush()
 
-    def _take_data(self, frames: list[rpc_http2.Data]) -> None:
+    def _take_data(self, frames: list[many_streams.Data]) -> None:
         """Hand out what one read brought of a stream at once: small messages have frames each."""
         call = self.calls.get(frames[0].stream.id)
         if call is not None:
             data = [frame.data for frame in frames]
             call.data_received(data[0] if len(data) == 1 else b"".join(data), frames[-1].ends)
 
-    def _take(self, event: rpc_http2.Event) -> None:
+    def _take(self, event: many_streams.Event) -> None:
         match event:
-            case rpc_http2.Request(stream, headers):
+            case many_streams.Request(stream, headers):
                 self._open(stream, dict(headers))
-            case rpc_http2.Reset(stream):
+            case many_streams.Reset(stream):
                 call = self.calls.get(stream.id)
                 if call is not None:
                     call.cancel()
-            case rpc_http2.WindowOpened():
+            case many_streams.WindowOpened():
                 self._window_opened = True
 
-    def _open(self, stream: rpc_http2.Stream, headers: Mapping[bytes, bytes]) -> None:
-        if len(self._tasks) >= rpc_http2.CONCURRENT_STREAMS_MAX:
+    def _open(self, stream: many_streams.Stream, headers: Mapping[bytes, bytes]) -> None:
+        if len(self._tasks) >= many_streams.CONCURRENT_STREAMS_MAX:
             # Their streams are gone, their work is not yet.
-            self.http2.reset(stream, http2.REFUSED_STREAM)
+            self.http2.reset(stream, framing.REFUSED_STREAM)
             return
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(
             b"application/grpc"
         ):
             self.http2.count_idle()
-            block = rpc_http2.encode_headers([(b":status", b"415")])
+            block = many_streams.encode_headers([(b":status", b"415")])
             self.http2.send_headers(stream, block, ends=True)
             return
         handler = self._server.handlers.get(headers.get(b":path", b""))
@@ -231,7 +232,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._tasks.add(call.task)
             call.task.add_done_callback(self._tasks.discard)
 
-    def _refuse(self, stream: rpc_http2.Stream, text: str) -> None:
+    def _refuse(self, stream: many_streams.Stream, text: str) -> None:
         """SEC-48: neither unknown methods nor compression; the headers say what is taken."""
         self.http2.count_idle()
         headers = [
@@ -239,7 +240,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             (b"grpc-accept-encoding", b"identity"),
             *status_headers(grpc.StatusCode.UNIMPLEMENTED, text),
         ]
-        self.http2.send_headers(stream, rpc_http2.encode_headers(headers), ends=True)
+        self.http2.send_headers(stream, many_streams.encode_headers(headers), ends=True)
 
     async def log_in(self, call: RpcCall) -> rpc_auth.Caller:
         """Return who calls; rpc_errors.CallRefused if that is nobody."""
@@ -345,7 +346,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     def leave(self, text: str) -> None:
         """Take no more calls; close once those that are open have ended."""
         if not self._is_ending:
-            self.http2.send_goaway(http2.NO_ERROR, text)
+            self.http2.send_goaway(framing.NO_ERROR, text)
             self._flush()
             if not self.calls:
                 self._close_soon()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from brokerd.cluster.errors import CallRefused
 from brokerd.cluster.peer import grpc_messages
 from brokerd.cluster.peer.grpc_messages import METHOD, MessageReader, Status
-from brokerd.cluster.peer.http2 import Header
+from brokerd.http2.framing import Header
 
 
 def framed(*messages: bytes) -> bytes:

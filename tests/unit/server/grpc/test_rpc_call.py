@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.peer import grpc_messages
+from brokerd.http2.many_streams import Stream
 from brokerd.server.grpc import rpc_call
 from brokerd.server.grpc.rpc_budget import Budget
 from brokerd.server.grpc.rpc_call import STREAM_BYTES, WIDE_BYTES, RpcCall
-from brokerd.server.grpc.rpc_http2 import Stream
 
 LIMIT = 32 * 1024 * 1024
 KNOWN: Any = object()

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.cluster.errors import Http2Error
-from brokerd.cluster.peer import http2
-from brokerd.cluster.peer.http2 import frame, settings_frame
-from brokerd.server.grpc import rpc_http2
-from brokerd.server.grpc.rpc_http2 import (
+from brokerd.http2 import framing, many_streams
+from brokerd.http2.errors import Http2Error
+from brokerd.http2.framing import frame, settings_frame
+from brokerd.http2.many_streams import (
     Data,
     Event,
     Http2Server,
@@ -24,13 +23,13 @@ from brokerd.server.grpc.rpc_http2 import (
     WindowOpened,
 )
 
-START = http2.PREFACE + settings_frame([])
+START = framing.PREFACE + settings_frame([])
 HEADERS = [(b":path", b"/a/b"), (b"x", b"y")]
 
 
 def open_stream(number: int, *, ends: bool = False) -> bytes:
-    flags = http2.END_HEADERS | (http2.END_STREAM if ends else 0)
-    return frame(http2.HEADERS, flags, number, hpack.Encoder().encode(HEADERS))
+    flags = framing.END_HEADERS | (framing.END_STREAM if ends else 0)
+    return frame(framing.HEADERS, flags, number, hpack.Encoder().encode(HEADERS))
 
 
 def events_of(server: Http2Server, data: bytes) -> list[Event]:
@@ -67,7 +66,7 @@ def refused(server: Http2Server, data: bytes) -> int:
 @given(st.lists(st.integers(1, 40), min_size=1))
 def test_a_call_is_found_however_the_bytes_are_cut(cuts: list[int]) -> None:
     server, found, at = Http2Server(), [], 0
-    data = START + open_stream(1) + frame(http2.DATA, http2.END_STREAM, 1, b"hello")
+    data = START + open_stream(1) + frame(framing.DATA, framing.END_STREAM, 1, b"hello")
     while at < len(data):
         size = cuts[at % len(cuts)]
         found += events_of(server, data[at : at + size])
@@ -90,58 +89,60 @@ def test_data_go_as_far_as_the_windows_let() -> None:
     assert server.send_data(one, data) == 65_535
     assert server.send_data(three, data) == 0
     more = struct.pack(">I", 10)
-    assert events_of(server, frame(http2.WINDOW_UPDATE, 0, 0, more)) == [WindowOpened()]
+    assert events_of(server, frame(framing.WINDOW_UPDATE, 0, 0, more)) == [WindowOpened()]
     assert server.send_data(one, data) == 0
     assert server.send_data(three, data) == 10
-    widened = settings_frame([(http2.INITIAL_WINDOW_SIZE, 65_540)])
-    assert events_of(server, widened + frame(http2.WINDOW_UPDATE, 0, 0, more)) == [
+    widened = settings_frame([(framing.INITIAL_WINDOW_SIZE, 65_540)])
+    assert events_of(server, widened + frame(framing.WINDOW_UPDATE, 0, 0, more)) == [
         WindowOpened(),
         WindowOpened(),
     ]
     assert server.send_data(one, data) == 5
     sizes = [len(payload) for kind, _, stream, payload in sent(server) if not kind and stream == 1]
-    assert max(sizes) <= http2.FRAME_BYTES_DEFAULT
+    assert max(sizes) <= framing.FRAME_BYTES_DEFAULT
 
 
 def test_trailers_before_the_end_of_a_body_give_it_up() -> None:
     server, [stream] = opened(1)
     server.send_headers(stream, b"\x88", ends=True)
-    assert [kind for kind, *_ in sent(server)] == [http2.HEADERS, http2.RST_STREAM]
-    late = frame(http2.DATA, 0, 1, bytes(1000))
+    assert [kind for kind, *_ in sent(server)] == [framing.HEADERS, framing.RST_STREAM]
+    late = frame(framing.DATA, 0, 1, bytes(1000))
     assert events_of(server, late) == []
-    assert events_of(server, frame(http2.HEADERS, http2.END_HEADERS, 1, b"")) == []
+    assert events_of(server, frame(framing.HEADERS, framing.END_HEADERS, 1, b"")) == []
     assert server.streams == {}
 
 
 def test_a_smaller_table_of_headers_is_acknowledged_in_the_next_block() -> None:
     server, [stream] = opened(1)
-    events_of(server, settings_frame([(http2.HEADER_TABLE_SIZE, 0)]))
-    server.send_headers(stream, rpc_http2.encode_headers([(b":status", b"200")]))
+    events_of(server, settings_frame([(framing.HEADER_TABLE_SIZE, 0)]))
+    server.send_headers(stream, many_streams.encode_headers([(b":status", b"200")]))
     decoder = hpack.Decoder()
     decoder.max_allowed_table_size = 0
-    block = next(payload for kind, *_, payload in sent(server) if kind == http2.HEADERS)
+    block = next(payload for kind, *_, payload in sent(server) if kind == framing.HEADERS)
     assert decoder.decode(block, raw=True) == [(b":status", b"200")]
 
 
 def test_what_is_received_is_given_back_to_the_connection_and_asked_for_by_stream() -> None:
     server, [stream] = opened(1)
     for _ in range(3):
-        events_of(server, frame(http2.DATA, 0, 1, bytes(16_000)))
+        events_of(server, frame(framing.DATA, 0, 1, bytes(16_000)))
     updates = [(number, payload) for kind, _, number, payload in sent(server) if kind == 8]
     assert [number for number, _ in updates] == [0]
     assert stream.room == 65_535 - 48_000
     server.trust()
     server.allow(stream, 1000)
     assert [number for kind, _, number, _ in sent(server) if kind == 8] == [0, 1]
-    assert refused(server, frame(http2.DATA, 0, 1, bytes(16_000)) * 2) == http2.FLOW_CONTROL_ERROR
+    assert (
+        refused(server, frame(framing.DATA, 0, 1, bytes(16_000)) * 2) == framing.FLOW_CONTROL_ERROR
+    )
 
 
 def test_padding_and_priority_are_left_out() -> None:
     server = Http2Server()
     block = hpack.Encoder().encode(HEADERS)
-    flags = http2.END_HEADERS | http2.PADDED | http2.WITH_PRIORITY
-    padded = frame(http2.HEADERS, flags, 1, b"\x02" + bytes(5) + block + b"\0\0")
-    data = frame(http2.DATA, http2.PADDED, 1, b"\x03abc\0\0\0")
+    flags = framing.END_HEADERS | framing.PADDED | framing.WITH_PRIORITY
+    padded = frame(framing.HEADERS, flags, 1, b"\x02" + bytes(5) + block + b"\0\0")
+    data = frame(framing.DATA, framing.PADDED, 1, b"\x03abc\0\0\0")
     request, body = events_of(server, START + padded + data)
     assert isinstance(request, Request)
     assert request.headers == HEADERS
@@ -151,51 +152,51 @@ def test_padding_and_priority_are_left_out() -> None:
 
 def test_trailers_end_a_request_and_resets_give_it_up() -> None:
     server, [one, three] = opened(1, 3)
-    flags = http2.END_HEADERS | http2.END_STREAM
-    assert events_of(server, frame(http2.HEADERS, flags, 1, b"")) == [Data(one, b"", ends=True)]
-    assert events_of(server, frame(http2.RST_STREAM, 0, 3, bytes(4))) == [Reset(three)]
-    assert events_of(server, frame(http2.RST_STREAM, 0, 3, bytes(4))) == []
+    flags = framing.END_HEADERS | framing.END_STREAM
+    assert events_of(server, frame(framing.HEADERS, flags, 1, b"")) == [Data(one, b"", ends=True)]
+    assert events_of(server, frame(framing.RST_STREAM, 0, 3, bytes(4))) == [Reset(three)]
+    assert events_of(server, frame(framing.RST_STREAM, 0, 3, bytes(4))) == []
 
 
 def test_no_streams_beyond_the_limit_or_after_goodbye() -> None:
-    server, streams = opened(*range(1, 2 * rpc_http2.CONCURRENT_STREAMS_MAX + 2, 2))
-    assert len(streams) == rpc_http2.CONCURRENT_STREAMS_MAX
-    server.reset(streams[0], http2.CANCEL)
-    server.reset(streams[0], http2.CANCEL)
-    server.send_goaway(http2.NO_ERROR, "bye")
-    assert [kind for kind, *_ in sent(server)] == [http2.RST_STREAM, http2.GOAWAY]
-    number = 2 * rpc_http2.CONCURRENT_STREAMS_MAX + 3
+    server, streams = opened(*range(1, 2 * many_streams.CONCURRENT_STREAMS_MAX + 2, 2))
+    assert len(streams) == many_streams.CONCURRENT_STREAMS_MAX
+    server.reset(streams[0], framing.CANCEL)
+    server.reset(streams[0], framing.CANCEL)
+    server.send_goaway(framing.NO_ERROR, "bye")
+    assert [kind for kind, *_ in sent(server)] == [framing.RST_STREAM, framing.GOAWAY]
+    number = 2 * many_streams.CONCURRENT_STREAMS_MAX + 3
     assert events_of(server, open_stream(number)) == []
-    assert sent(server)[0][:3] == (http2.RST_STREAM, 0, number)
+    assert sent(server)[0][:3] == (framing.RST_STREAM, 0, number)
 
 
 def test_unknown_frames_pings_and_goodbyes() -> None:
     server, _ = opened(1)
     events = events_of(
         server,
-        frame(http2.PING, 0, 0, b"12345678")
-        + frame(http2.PING, http2.ACK, 0, bytes(8))
+        frame(framing.PING, 0, 0, b"12345678")
+        + frame(framing.PING, framing.ACK, 0, bytes(8))
         + frame(99, 0, 0, b"?")
-        + frame(http2.PRIORITY, 0, 1, bytes(5))
+        + frame(framing.PRIORITY, 0, 1, bytes(5))
         + settings_frame([])
-        + frame(http2.SETTINGS, http2.ACK, 0)
-        + frame(http2.GOAWAY, 0, 0, bytes(8)),
+        + frame(framing.SETTINGS, framing.ACK, 0)
+        + frame(framing.GOAWAY, 0, 0, bytes(8)),
     )
     assert events == []
     assert [(kind, flags) for kind, flags, *_ in sent(server)] == [
-        (http2.PING, http2.ACK),
-        (http2.SETTINGS, http2.ACK),
+        (framing.PING, framing.ACK),
+        (framing.SETTINGS, framing.ACK),
     ]
 
 
 def test_pings_are_no_flood_if_they_take_their_time() -> None:
     server, _ = opened(1)
     for _ in range(3):
-        assert events_of(server, frame(http2.PING, 0, 0, bytes(8)) * 1900) == []
+        assert events_of(server, frame(framing.PING, 0, 0, bytes(8)) * 1900) == []
         server.forgive()
 
 
-LONG = rpc_http2.HEADER_BYTES_MAX + 1
+LONG = many_streams.HEADER_BYTES_MAX + 1
 HEAD = struct.Struct(">IBI")
 
 
@@ -207,40 +208,43 @@ def head(size: int, kind: int, stream: int, flags: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (head(LONG, http2.HEADERS, 3), http2.ENHANCE_YOUR_CALM),
+        (head(LONG, framing.HEADERS, 3), framing.ENHANCE_YOUR_CALM),
         (
-            frame(http2.HEADERS, 0, 3, bytes(LONG - 2)) + head(2, http2.CONTINUATION, 3),
-            http2.ENHANCE_YOUR_CALM,
+            frame(framing.HEADERS, 0, 3, bytes(LONG - 2)) + head(2, framing.CONTINUATION, 3),
+            framing.ENHANCE_YOUR_CALM,
         ),
-        (head(LONG, http2.SETTINGS, 0), http2.FRAME_SIZE_ERROR),
-        (head(16_385, http2.DATA, 1), http2.FRAME_SIZE_ERROR),
-        (head(1, http2.DATA, 5), http2.PROTOCOL_ERROR),
-        (head(1, http2.DATA, 0), http2.PROTOCOL_ERROR),
-        (frame(http2.HEADERS, 0, 3) + head(0, http2.PING, 0), http2.PROTOCOL_ERROR),
-        (frame(http2.HEADERS, 0, 3) + head(0, http2.CONTINUATION, 5), http2.PROTOCOL_ERROR),
-        (frame(http2.CONTINUATION, 0, 1), http2.PROTOCOL_ERROR),
-        (frame(http2.HEADERS, http2.END_HEADERS, 2), http2.PROTOCOL_ERROR),
-        (frame(http2.HEADERS, http2.END_HEADERS, 1), http2.PROTOCOL_ERROR),
-        (frame(http2.HEADERS, http2.PADDED, 3, b"\x09"), http2.PROTOCOL_ERROR),
-        (frame(http2.HEADERS, http2.END_HEADERS, 3, b"\xff\xff"), http2.COMPRESSION_ERROR),
-        (frame(http2.DATA, http2.PADDED, 1, b"\x05x"), http2.PROTOCOL_ERROR),
-        (frame(http2.DATA, http2.END_STREAM, 1) + frame(http2.DATA, 0, 1), http2.STREAM_CLOSED),
-        (frame(http2.RST_STREAM, 0, 7, bytes(4)), http2.PROTOCOL_ERROR),
-        (frame(http2.SETTINGS, 0, 0, b"x"), http2.FRAME_SIZE_ERROR),
-        (settings_frame([(http2.INITIAL_WINDOW_SIZE, 2**31)]), http2.FLOW_CONTROL_ERROR),
-        (settings_frame([(http2.MAX_FRAME_SIZE, 1)]), http2.PROTOCOL_ERROR),
-        (frame(http2.PING, 0, 0, b"x"), http2.FRAME_SIZE_ERROR),
-        (frame(http2.WINDOW_UPDATE, 0, 0, b"x"), http2.FRAME_SIZE_ERROR),
-        (frame(http2.WINDOW_UPDATE, 0, 0, bytes(4)), http2.PROTOCOL_ERROR),
-        (frame(http2.WINDOW_UPDATE, 0, 1, b"\x7f\xff\xff\xff"), http2.FLOW_CONTROL_ERROR),
+        (head(LONG, framing.SETTINGS, 0), framing.FRAME_SIZE_ERROR),
+        (head(16_385, framing.DATA, 1), framing.FRAME_SIZE_ERROR),
+        (head(1, framing.DATA, 5), framing.PROTOCOL_ERROR),
+        (head(1, framing.DATA, 0), framing.PROTOCOL_ERROR),
+        (frame(framing.HEADERS, 0, 3) + head(0, framing.PING, 0), framing.PROTOCOL_ERROR),
+        (frame(framing.HEADERS, 0, 3) + head(0, framing.CONTINUATION, 5), framing.PROTOCOL_ERROR),
+        (frame(framing.CONTINUATION, 0, 1), framing.PROTOCOL_ERROR),
+        (frame(framing.HEADERS, framing.END_HEADERS, 2), framing.PROTOCOL_ERROR),
+        (frame(framing.HEADERS, framing.END_HEADERS, 1), framing.PROTOCOL_ERROR),
+        (frame(framing.HEADERS, framing.PADDED, 3, b"\x09"), framing.PROTOCOL_ERROR),
+        (frame(framing.HEADERS, framing.END_HEADERS, 3, b"\xff\xff"), framing.COMPRESSION_ERROR),
+        (frame(framing.DATA, framing.PADDED, 1, b"\x05x"), framing.PROTOCOL_ERROR),
         (
-            frame(http2.WINDOW_UPDATE, 0, 1, struct.pack(">I", 2**31 - 65_536))
-            + settings_frame([(http2.INITIAL_WINDOW_SIZE, 2**31 - 1)]),
-            http2.FLOW_CONTROL_ERROR,
+            frame(framing.DATA, framing.END_STREAM, 1) + frame(framing.DATA, 0, 1),
+            framing.STREAM_CLOSED,
         ),
-        (frame(http2.PUSH_PROMISE, 0, 1), http2.PROTOCOL_ERROR),
-        (frame(http2.PING, 0, 0, bytes(8)) * 2001, http2.ENHANCE_YOUR_CALM),
-        (frame(http2.DATA, 0, 1) * 2001, http2.ENHANCE_YOUR_CALM),
+        (frame(framing.RST_STREAM, 0, 7, bytes(4)), framing.PROTOCOL_ERROR),
+        (frame(framing.SETTINGS, 0, 0, b"x"), framing.FRAME_SIZE_ERROR),
+        (settings_frame([(framing.INITIAL_WINDOW_SIZE, 2**31)]), framing.FLOW_CONTROL_ERROR),
+        (settings_frame([(framing.MAX_FRAME_SIZE, 1)]), framing.PROTOCOL_ERROR),
+        (frame(framing.PING, 0, 0, b"x"), framing.FRAME_SIZE_ERROR),
+        (frame(framing.WINDOW_UPDATE, 0, 0, b"x"), framing.FRAME_SIZE_ERROR),
+        (frame(framing.WINDOW_UPDATE, 0, 0, bytes(4)), framing.PROTOCOL_ERROR),
+        (frame(framing.WINDOW_UPDATE, 0, 1, b"\x7f\xff\xff\xff"), framing.FLOW_CONTROL_ERROR),
+        (
+            frame(framing.WINDOW_UPDATE, 0, 1, struct.pack(">I", 2**31 - 65_536))
+            + settings_frame([(framing.INITIAL_WINDOW_SIZE, 2**31 - 1)]),
+            framing.FLOW_CONTROL_ERROR,
+        ),
+        (frame(framing.PUSH_PROMISE, 0, 1), framing.PROTOCOL_ERROR),
+        (frame(framing.PING, 0, 0, bytes(8)) * 2001, framing.ENHANCE_YOUR_CALM),
+        (frame(framing.DATA, 0, 1) * 2001, framing.ENHANCE_YOUR_CALM),
     ],
 )
 def test_what_breaks_the_protocol_or_a_bound_ends_the_connection(data: bytes, code: int) -> None:
@@ -253,12 +257,12 @@ def test_what_breaks_the_protocol_or_a_bound_ends_the_connection(data: bytes, co
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/1.1",
-        http2.PREFACE + frame(http2.PING, 0, 0, bytes(8)),
-        http2.PREFACE + frame(http2.SETTINGS, http2.ACK, 0),
+        framing.PREFACE + frame(framing.PING, 0, 0, bytes(8)),
+        framing.PREFACE + frame(framing.SETTINGS, framing.ACK, 0),
     ],
 )
 def test_what_does_not_begin_as_http2_does(data: bytes) -> None:
-    assert refused(Http2Server(), data) == http2.PROTOCOL_ERROR
+    assert refused(Http2Server(), data) == framing.PROTOCOL_ERROR
 
 
 @given(st.binary(max_size=400))

@@ -8,41 +8,53 @@ whatever breaks the protocol or a bound is an Http2Error, which ends the connect
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import hpack
 
-from brokerd.cluster.errors import Http2Error
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-# Frame types (RFC 9113 §6).
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0, 1, 2, 3, 4
-PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 5, 6, 7, 8, 9
-
-# Flags.
-END_STREAM = ACK = 0x1
-END_HEADERS = 0x4
-PADDED = 0x8
-WITH_PRIORITY = 0x20
-
-# Settings (§6.5.2).
-HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS = 1, 2, 3
-INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
-
-# Error codes (§7).
-NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = 0, 1, 2, 3
-STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL = 5, 6, 7, 8
-COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
-
-#: What both sides start with (§6.9.2, §6.5.2).  A stranger gets no larger window than this.
-WINDOW_BYTES_DEFAULT = 65_535
-FRAME_BYTES_DEFAULT = 16_384
-WINDOW_BYTES_MAX = 2**31 - 1
+from brokerd.http2 import framing
+from brokerd.http2.errors import Http2Error
+from brokerd.http2.framing import (
+    ACK,
+    COMPRESSION_ERROR,
+    CONTINUATION,
+    DATA,
+    ENABLE_PUSH,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_BYTES_DEFAULT,
+    FRAME_HEADER_BYTES,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    IDLE_FRAMES_PER_DATA,
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    PADDED,
+    PING,
+    PREFACE,
+    PROTOCOL_ERROR,
+    PUSH_PROMISE,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_CLOSED,
+    WINDOW_BYTES_DEFAULT,
+    WINDOW_BYTES_MAX,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    Header,
+    frame,
+    settings_frame,
+)
 
 #: Largest DATA frame that is accepted.  Its bytes are passed on as they come, so it costs nothing.
 FRAME_BYTES_MAX = 1 << 20
@@ -60,15 +72,9 @@ HEADER_TABLE_BYTES = 4_096
 #: (CVE-2019-9512, -9514, -9515, -9518, CVE-2023-44487).  Each frame of data, received or sent,
 #: pays for some of them; what is beyond that is a flood.
 IDLE_FRAMES_MAX = 512
-IDLE_FRAMES_PER_DATA = 8
 
-_FRAME = struct.Struct(">IBI")
-_SETTING = struct.Struct(">HI")
-_WORD = struct.Struct(">I")
-_TWO_WORDS = struct.Struct(">II")
-FRAME_HEADER_BYTES = _FRAME.size
-
-Header: TypeAlias = tuple[bytes, bytes]
+_FRAME, _SETTING = framing.FRAME, framing.SETTING
+_WORD, _TWO_WORDS = framing.WORD, framing.TWO_WORDS
 
 
 @dataclass(slots=True)
@@ -96,16 +102,6 @@ class GoingAway:
 
 #: A memoryview is a piece of the stream's data, valid until the next call.
 Event: TypeAlias = memoryview | HeadersReceived | StreamEnded | GoingAway
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Lay one frame out."""
-    return _FRAME.pack(len(payload) << 8 | kind, flags, stream) + payload
-
-
-def settings_frame(settings: Iterable[tuple[int, int]]) -> bytes:
-    """Lay a SETTINGS frame out."""
-    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings))
 
 
 class Http2Connection:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.cluster.errors import Http2Error
-from brokerd.cluster.peer import http2
-from brokerd.cluster.peer.http2 import (
+from brokerd.http2 import framing, one_stream
+from brokerd.http2.errors import Http2Error
+from brokerd.http2.framing import (
     ACK,
     CONTINUATION,
     DATA,
@@ -30,13 +30,10 @@ from brokerd.cluster.peer.http2 import (
     SETTINGS,
     WINDOW_UPDATE,
     WITH_PRIORITY,
-    GoingAway,
-    HeadersReceived,
-    Http2Connection,
-    StreamEnded,
     frame,
     settings_frame,
 )
+from brokerd.http2.one_stream import GoingAway, HeadersReceived, Http2Connection, StreamEnded
 
 REQUEST = [(b":method", b"POST"), (b":path", b"/x")]
 NO_SETTINGS = settings_frame([])
@@ -52,14 +49,14 @@ class Pair:
         self.to_server()
         self.to_client()
 
-    def to_server(self) -> list[http2.Event]:
+    def to_server(self) -> list[one_stream.Event]:
         return self.server.receive(b"".join(self.client.data_to_send()))
 
-    def to_client(self) -> list[http2.Event]:
+    def to_client(self) -> list[one_stream.Event]:
         return self.client.receive(b"".join(self.server.data_to_send()))
 
 
-def data_of(events: Sequence[http2.Event]) -> bytes:
+def data_of(events: Sequence[one_stream.Event]) -> bytes:
     return b"".join(bytes(event) for event in events if isinstance(event, memoryview))
 
 
@@ -121,7 +118,7 @@ def test_data_beyond_the_window_waits_for_it() -> None:
     while len(found) < len(message):
         # Nobody has more on the way than the window.
         on_the_way = pair.client.data_to_send()
-        assert sum(map(len, on_the_way)) <= http2.WINDOW_BYTES_DEFAULT + 100
+        assert sum(map(len, on_the_way)) <= framing.WINDOW_BYTES_DEFAULT + 100
         found += data_of(pair.server.receive(b"".join(on_the_way)))
         pair.to_client()
     assert found == message
@@ -150,7 +147,7 @@ def test_large_pieces_of_a_message_are_not_copied() -> None:
     pair = Pair()
     pair.server.open_window(16 << 20)
     pair.to_client()
-    large = bytes(range(256)) * (http2.FRAME_BYTES_MAX // 200)
+    large = bytes(range(256)) * (one_stream.FRAME_BYTES_MAX // 200)
     pieces = [b"head", b"", large, b"", b"be", b"tween", large, large, b"tail", b""]
     pair.client.send_data(pieces, sum(map(len, pieces)))
     out = pair.client.data_to_send()
@@ -174,12 +171,12 @@ def test_smaller_initial_window_holds_back_and_frame_size_is_kept() -> None:
     pair = Pair()
     pair.client.send_data([bytes(100)], 100)
     pair.client.data_to_send()
-    pair.client.receive(settings_frame([(http2.INITIAL_WINDOW_SIZE, 50)]))
+    pair.client.receive(settings_frame([(framing.INITIAL_WINDOW_SIZE, 50)]))
     pair.client.send_data([b"x"], 1)
     assert pair.client.is_blocked
     pair.client.receive(frame(WINDOW_UPDATE, 0, 1, word(40_100)))
     assert not pair.client.is_blocked
-    pair.client.receive(settings_frame([(http2.MAX_FRAME_SIZE, 16_384)]))
+    pair.client.receive(settings_frame([(framing.MAX_FRAME_SIZE, 16_384)]))
     pair.client.data_to_send()
     pair.client.send_data([bytes(40_000)], 40_000)
     sizes = [len(payload) for kind, _, payload in kinds(pair.client.data_to_send()) if not kind]
@@ -200,8 +197,8 @@ def test_ping_and_goaway_are_sent_as_asked() -> None:
     pair.client.send_ping()
     assert pair.to_server() == []
     pair.to_client()
-    pair.server.send_goaway(http2.ENHANCE_YOUR_CALM, "too fast")
-    assert pair.to_client() == [GoingAway(http2.ENHANCE_YOUR_CALM, b"too fast")]
+    pair.server.send_goaway(framing.ENHANCE_YOUR_CALM, "too fast")
+    assert pair.to_client() == [GoingAway(framing.ENHANCE_YOUR_CALM, b"too fast")]
 
 
 def test_reset_ends_the_stream_once() -> None:
@@ -244,7 +241,7 @@ def test_second_call_is_refused_and_the_first_goes_on() -> None:
     found.data_to_send()
     assert found.receive(headers_frame(3) + frame(DATA, 0, 3, bytes(40_000))) == []
     assert kinds(found.data_to_send()) == [
-        (RST_STREAM, 3, word(http2.REFUSED_STREAM)),
+        (RST_STREAM, 3, word(framing.REFUSED_STREAM)),
         (WINDOW_UPDATE, 0, word(40_000)),
     ]
     assert data_of(found.receive(frame(DATA, 0, 1, b"first"))) == b"first"
@@ -252,7 +249,7 @@ def test_second_call_is_refused_and_the_first_goes_on() -> None:
 
 def test_a_smaller_table_of_headers_is_kept_to() -> None:
     pair = Pair()
-    pair.server.receive(settings_frame([(http2.HEADER_TABLE_SIZE, 0)]))
+    pair.server.receive(settings_frame([(framing.HEADER_TABLE_SIZE, 0)]))
     pair.server.send_headers([(b":status", b"200"), (b"x-name", b"value")])
     decoder = hpack.Decoder()
     decoder.max_allowed_table_size = 0
@@ -262,51 +259,51 @@ def test_a_smaller_table_of_headers_is_kept_to() -> None:
 
 # ---- what is wrong, and what is too much --------------------------------------------------------
 
-FRAME_TOO_LARGE = (http2.FRAME_BYTES_MAX + 1).to_bytes(3, "big") + b"\0\0" + word(1)
-WHOLE_TOO_LARGE = (http2.WHOLE_FRAME_BYTES_MAX + 1).to_bytes(3, "big") + b"\x01\x04" + word(1)
+FRAME_TOO_LARGE = (one_stream.FRAME_BYTES_MAX + 1).to_bytes(3, "big") + b"\0\0" + word(1)
+WHOLE_TOO_LARGE = (one_stream.WHOLE_FRAME_BYTES_MAX + 1).to_bytes(3, "big") + b"\x01\x04" + word(1)
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (FRAME_TOO_LARGE, http2.FRAME_SIZE_ERROR),
-        (WHOLE_TOO_LARGE, http2.FRAME_SIZE_ERROR),
-        (frame(DATA, 0, 0, b"x"), http2.PROTOCOL_ERROR),
-        (frame(DATA, 0, 5, b"x"), http2.PROTOCOL_ERROR),
-        (frame(DATA, PADDED, 1, b"\x05abc"), http2.PROTOCOL_ERROR),
-        (frame(DATA, PADDED, 1, b""), http2.PROTOCOL_ERROR),
-        (frame(DATA, END_STREAM, 1) + frame(DATA, 0, 1, b"x"), http2.STREAM_CLOSED),
-        (frame(DATA, END_STREAM, 1) + headers_frame(1), http2.STREAM_CLOSED),
-        (headers_frame(0), http2.PROTOCOL_ERROR),
-        (headers_frame(2), http2.PROTOCOL_ERROR),
-        (headers_frame(5) + headers_frame(3), http2.STREAM_CLOSED),
-        (frame(HEADERS, END_HEADERS | PADDED, 1, b"\x09abc"), http2.PROTOCOL_ERROR),
-        (frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, b"abc"), http2.PROTOCOL_ERROR),
-        (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), http2.COMPRESSION_ERROR),
-        (frame(HEADERS, END_HEADERS, 1, b"\x80"), http2.COMPRESSION_ERROR),
-        (frame(HEADERS, 0, 1, b"") + frame(PING, 0, 0, bytes(8)), http2.PROTOCOL_ERROR),
-        (frame(HEADERS, 0, 1, b"") + frame(DATA, 0, 1, b"x"), http2.PROTOCOL_ERROR),
-        (frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 3, b""), http2.PROTOCOL_ERROR),
-        (frame(CONTINUATION, END_HEADERS, 1, b""), http2.PROTOCOL_ERROR),
-        (frame(RST_STREAM, 0, 1, b"x"), http2.PROTOCOL_ERROR),
-        (frame(RST_STREAM, 0, 0, word(1)), http2.PROTOCOL_ERROR),
-        (frame(RST_STREAM, 0, 9, word(1)), http2.PROTOCOL_ERROR),
-        (frame(SETTINGS, 0, 1), http2.FRAME_SIZE_ERROR),
-        (frame(SETTINGS, 0, 0, b"12345"), http2.FRAME_SIZE_ERROR),
-        (frame(SETTINGS, ACK, 0, bytes(6)), http2.FRAME_SIZE_ERROR),
-        (settings_frame([(http2.INITIAL_WINDOW_SIZE, 2**31)]), http2.FLOW_CONTROL_ERROR),
-        (settings_frame([(http2.MAX_FRAME_SIZE, 100)]), http2.PROTOCOL_ERROR),
-        (settings_frame([(http2.MAX_FRAME_SIZE, 1 << 24)]), http2.PROTOCOL_ERROR),
-        (frame(PING, 0, 0, b"short"), http2.FRAME_SIZE_ERROR),
-        (frame(PING, 0, 1, bytes(8)), http2.FRAME_SIZE_ERROR),
-        (frame(GOAWAY, 0, 0, b"short"), http2.FRAME_SIZE_ERROR),
-        (frame(GOAWAY, 0, 1, bytes(8)), http2.FRAME_SIZE_ERROR),
-        (frame(WINDOW_UPDATE, 0, 1, b"x"), http2.FRAME_SIZE_ERROR),
-        (frame(WINDOW_UPDATE, 0, 1, word(0)), http2.PROTOCOL_ERROR),
-        (frame(WINDOW_UPDATE, 0, 9, word(1)), http2.PROTOCOL_ERROR),
-        (frame(WINDOW_UPDATE, 0, 0, word(2**31 - 1)), http2.FLOW_CONTROL_ERROR),
-        (frame(WINDOW_UPDATE, 0, 1, word(2**31 - 1)), http2.FLOW_CONTROL_ERROR),
-        (frame(PUSH_PROMISE, 0, 1, bytes(4)), http2.PROTOCOL_ERROR),
+        (FRAME_TOO_LARGE, framing.FRAME_SIZE_ERROR),
+        (WHOLE_TOO_LARGE, framing.FRAME_SIZE_ERROR),
+        (frame(DATA, 0, 0, b"x"), framing.PROTOCOL_ERROR),
+        (frame(DATA, 0, 5, b"x"), framing.PROTOCOL_ERROR),
+        (frame(DATA, PADDED, 1, b"\x05abc"), framing.PROTOCOL_ERROR),
+        (frame(DATA, PADDED, 1, b""), framing.PROTOCOL_ERROR),
+        (frame(DATA, END_STREAM, 1) + frame(DATA, 0, 1, b"x"), framing.STREAM_CLOSED),
+        (frame(DATA, END_STREAM, 1) + headers_frame(1), framing.STREAM_CLOSED),
+        (headers_frame(0), framing.PROTOCOL_ERROR),
+        (headers_frame(2), framing.PROTOCOL_ERROR),
+        (headers_frame(5) + headers_frame(3), framing.STREAM_CLOSED),
+        (frame(HEADERS, END_HEADERS | PADDED, 1, b"\x09abc"), framing.PROTOCOL_ERROR),
+        (frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, b"abc"), framing.PROTOCOL_ERROR),
+        (frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"), framing.COMPRESSION_ERROR),
+        (frame(HEADERS, END_HEADERS, 1, b"\x80"), framing.COMPRESSION_ERROR),
+        (frame(HEADERS, 0, 1, b"") + frame(PING, 0, 0, bytes(8)), framing.PROTOCOL_ERROR),
+        (frame(HEADERS, 0, 1, b"") + frame(DATA, 0, 1, b"x"), framing.PROTOCOL_ERROR),
+        (frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 3, b""), framing.PROTOCOL_ERROR),
+        (frame(CONTINUATION, END_HEADERS, 1, b""), framing.PROTOCOL_ERROR),
+        (frame(RST_STREAM, 0, 1, b"x"), framing.PROTOCOL_ERROR),
+        (frame(RST_STREAM, 0, 0, word(1)), framing.PROTOCOL_ERROR),
+        (frame(RST_STREAM, 0, 9, word(1)), framing.PROTOCOL_ERROR),
+        (frame(SETTINGS, 0, 1), framing.FRAME_SIZE_ERROR),
+        (frame(SETTINGS, 0, 0, b"12345"), framing.FRAME_SIZE_ERROR),
+        (frame(SETTINGS, ACK, 0, bytes(6)), framing.FRAME_SIZE_ERROR),
+        (settings_frame([(framing.INITIAL_WINDOW_SIZE, 2**31)]), framing.FLOW_CONTROL_ERROR),
+        (settings_frame([(framing.MAX_FRAME_SIZE, 100)]), framing.PROTOCOL_ERROR),
+        (settings_frame([(framing.MAX_FRAME_SIZE, 1 << 24)]), framing.PROTOCOL_ERROR),
+        (frame(PING, 0, 0, b"short"), framing.FRAME_SIZE_ERROR),
+        (frame(PING, 0, 1, bytes(8)), framing.FRAME_SIZE_ERROR),
+        (frame(GOAWAY, 0, 0, b"short"), framing.FRAME_SIZE_ERROR),
+        (frame(GOAWAY, 0, 1, bytes(8)), framing.FRAME_SIZE_ERROR),
+        (frame(WINDOW_UPDATE, 0, 1, b"x"), framing.FRAME_SIZE_ERROR),
+        (frame(WINDOW_UPDATE, 0, 1, word(0)), framing.PROTOCOL_ERROR),
+        (frame(WINDOW_UPDATE, 0, 9, word(1)), framing.PROTOCOL_ERROR),
+        (frame(WINDOW_UPDATE, 0, 0, word(2**31 - 1)), framing.FLOW_CONTROL_ERROR),
+        (frame(WINDOW_UPDATE, 0, 1, word(2**31 - 1)), framing.FLOW_CONTROL_ERROR),
+        (frame(PUSH_PROMISE, 0, 1, bytes(4)), framing.PROTOCOL_ERROR),
     ],
 )
 def test_what_breaks_the_protocol_ends_the_connection(data: bytes, code: int) -> None:
@@ -329,7 +326,7 @@ def test_what_breaks_the_protocol_ends_the_connection(data: bytes, code: int) ->
 def test_connection_begins_with_preface_and_settings(data: bytes) -> None:
     with pytest.raises(Http2Error) as caught:
         Http2Connection(is_client=False).receive(data)
-    assert caught.value.code == http2.PROTOCOL_ERROR
+    assert caught.value.code == framing.PROTOCOL_ERROR
 
 
 def test_client_takes_no_streams_of_the_server() -> None:
@@ -342,7 +339,7 @@ def test_more_data_than_the_window_ends_the_connection() -> None:
     found = called()
     with pytest.raises(Http2Error) as caught:
         found.receive(frame(DATA, 0, 1, bytes(65_536)))
-    assert caught.value.code == http2.FLOW_CONTROL_ERROR
+    assert caught.value.code == framing.FLOW_CONTROL_ERROR
 
 
 @pytest.mark.parametrize(
@@ -362,8 +359,8 @@ def test_flood_of_frames_without_messages_ends_the_connection(flood: bytes) -> N
     """CVE-2019-9512, -9514, -9515, -9518."""
     found = called()
     with pytest.raises(Http2Error) as caught:
-        found.receive(flood * (http2.IDLE_FRAMES_MAX + 1))
-    assert caught.value.code == http2.ENHANCE_YOUR_CALM
+        found.receive(flood * (one_stream.IDLE_FRAMES_MAX + 1))
+    assert caught.value.code == framing.ENHANCE_YOUR_CALM
 
 
 def test_flood_of_calls_that_are_reset_ends_the_connection() -> None:
@@ -373,11 +370,11 @@ def test_flood_of_calls_that_are_reset_ends_the_connection() -> None:
     flood = b"".join(
         frame(HEADERS, END_HEADERS, stream, encoder.encode(REQUEST))
         + frame(RST_STREAM, 0, stream, word(8))
-        for stream in range(3, 3 + 2 * http2.IDLE_FRAMES_MAX, 2)
+        for stream in range(3, 3 + 2 * one_stream.IDLE_FRAMES_MAX, 2)
     )
     with pytest.raises(Http2Error) as caught:
         found.receive(flood)
-    assert caught.value.code == http2.ENHANCE_YOUR_CALM
+    assert caught.value.code == framing.ENHANCE_YOUR_CALM
 
 
 def test_flood_of_continuations_ends_the_connection() -> None:
@@ -386,11 +383,11 @@ def test_flood_of_continuations_ends_the_connection() -> None:
     found.receive(frame(HEADERS, 0, 1, b""))
     with pytest.raises(Http2Error) as caught:
         found.receive(frame(CONTINUATION, 0, 1, bytes(1000)) * 17)
-    assert caught.value.code == http2.ENHANCE_YOUR_CALM
+    assert caught.value.code == framing.ENHANCE_YOUR_CALM
     found = server()
     found.receive(frame(HEADERS, 0, 1, b""))
     with pytest.raises(Http2Error):
-        found.receive(frame(CONTINUATION, 0, 1) * http2.IDLE_FRAMES_MAX)
+        found.receive(frame(CONTINUATION, 0, 1) * one_stream.IDLE_FRAMES_MAX)
 
 
 def test_headers_that_unfold_to_more_than_they_are_end_the_connection() -> None:
@@ -401,7 +398,7 @@ def test_headers_that_unfold_to_more_than_they_are_end_the_connection() -> None:
     assert len(again) == 1
     with pytest.raises(Http2Error) as caught:
         server().receive(frame(HEADERS, END_HEADERS, 1, first + again * 5000))
-    assert caught.value.code == http2.COMPRESSION_ERROR
+    assert caught.value.code == framing.COMPRESSION_ERROR
 
 
 def test_messages_pay_for_the_frames_around_them() -> None:
@@ -410,10 +407,10 @@ def test_messages_pay_for_the_frames_around_them() -> None:
     one = (
         frame(DATA, 0, 1, b"x") + frame(PING, 0, 0, bytes(8)) + frame(WINDOW_UPDATE, 0, 0, word(1))
     )
-    for _ in range(http2.IDLE_FRAMES_MAX):
+    for _ in range(one_stream.IDLE_FRAMES_MAX):
         found.receive(one)
     pair = Pair()
-    for _ in range(http2.IDLE_FRAMES_MAX * 2):
+    for _ in range(one_stream.IDLE_FRAMES_MAX * 2):
         pair.client.send_data([b"x"], 1)
         pair.client.data_to_send()
         pair.client.receive(frame(PING, 0, 0, bytes(8)))
@@ -437,7 +434,7 @@ def test_cuts_change_nothing(cuts: list[int]) -> None:
     whole = Http2Connection(is_client=False)
     expected = whole.receive(data)
     cut = Http2Connection(is_client=False)
-    events: list[http2.Event] = []
+    events: list[one_stream.Event] = []
     at = 0
     while at < len(data):
         size = cuts[at % len(cuts)]

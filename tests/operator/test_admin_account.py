@@ -22,9 +22,9 @@ from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.session import State
 from brokerd_operator.engine.shell import ClusterReport
+from brokerd_operator.local.directory import Directory
 from brokerd_operator.reconcile.actions import Delete, Upsert
 from brokerd_operator.sources import certificates
-from brokerd_operator.sources.directory import Directory
 from brokerd_operator.specs.model import ClusterAddress, DesiredObject, Identity, Reference
 
 from tests.integration.members import Member, cluster

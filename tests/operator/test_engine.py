@@ -21,9 +21,9 @@ from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.sweep import sweep
 from brokerd_operator.engine.work_queue import BACKOFF_MAX_S, WorkQueue
 from brokerd_operator.local.cluster import LocalClusters
+from brokerd_operator.local.directory import Directory, is_ready
 from brokerd_operator.local.ports import PortReservations
 from brokerd_operator.reconcile.actions import Delete, Precondition
-from brokerd_operator.sources.directory import Directory, is_ready
 from brokerd_operator.specs.model import Identity, Reference
 
 from tests.operator.fake_broker import PASSWORD, USER, FakeBroker

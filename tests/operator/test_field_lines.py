@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from brokerd_operator.sources import directory
+from brokerd_operator.local import directory
 
 from brokerd.ctl import main
 

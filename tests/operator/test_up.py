@@ -21,13 +21,13 @@ from brokerd_operator.broker.client import AdminClient, Target
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.local import dry_run, export_topology
+from brokerd_operator.local.directory import is_ready
 from brokerd_operator.local.environment import RUNNING_FILE, Environment
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import MemberState
 from brokerd_operator.local.ports import LOOPBACK
 from brokerd_operator.reconcile import drift
 from brokerd_operator.reconcile.actions import Delete
-from brokerd_operator.sources.directory import is_ready
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.model import Identity, Inputs, Meta, TopologySpec
 

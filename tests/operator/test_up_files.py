@@ -11,11 +11,11 @@ import pytest
 import yaml
 from brokerd_operator import settings, validation
 from brokerd_operator.engine.keys import Key
-from brokerd_operator.local import export_topology
+from brokerd_operator.local import directory, documents, export_topology
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.ports import LOOPBACK, PortReservations
 from brokerd_operator.reconcile.topology import ObservedObject
-from brokerd_operator.sources import certificates, directory, documents
+from brokerd_operator.sources import certificates
 from brokerd_operator.sources.api import merge_patch
 from brokerd_operator.sources.cluster_objects import is_part
 from brokerd_operator.specs import registry

@@ -20,14 +20,14 @@ from brokerd_operator.engine import keys
 from brokerd_operator.engine.cache import ResourceCache
 from brokerd_operator.engine.engine import EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.local import directory as files
+from brokerd_operator.local import documents
 from brokerd_operator.local.cluster import GUEST
+from brokerd_operator.local.documents import Document
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.reconcile import dependencies, drift, granting, plan
 from brokerd_operator.reconcile.actions import Action, Conflict, Delete, SetOwner, Upsert
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
-from brokerd_operator.sources import directory as files
-from brokerd_operator.sources import documents
-from brokerd_operator.sources.documents import Document
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.broker_connection import BrokerConnectionSpec

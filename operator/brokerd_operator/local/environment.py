@@ -34,12 +34,12 @@ from brokerd_operator.engine import keys
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.running import run_engine
+from brokerd_operator.local import directory as files
+from brokerd_operator.local import documents
 from brokerd_operator.local.cluster import LocalCluster, LocalClusters, write_private
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import Member, MemberState
 from brokerd_operator.local.ports import LOOPBACK, PortReservations
-from brokerd_operator.sources import directory as files
-from brokerd_operator.sources import documents
 from brokerd_operator.specs.model import Reference, TopologySpec
 
 log = logging.getLogger(__name__)

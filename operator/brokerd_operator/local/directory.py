@@ -26,10 +26,10 @@ from brokerd_operator.engine.keys import FINALIZER, Body, Key
 from brokerd_operator.engine.shell import Gone
 from brokerd_operator.engine.status import now_text
 from brokerd_operator.local.cluster import write_private
+from brokerd_operator.local.documents import Document, Problem, read
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.manifests import secrets as secret_manifests
 from brokerd_operator.schema import FieldError
-from brokerd_operator.sources.documents import Document, Problem, read
 from brokerd_operator.specs.model import Meta
 from brokerd_operator.specs.user import UserSpec
 

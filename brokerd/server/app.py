@@ -36,7 +36,6 @@ from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
 from brokerd.server.catalog.boot_definitions import Definitions
 from brokerd.server.composition import Base, Fronts, Given, Member
-from brokerd.server.loop import chunks
 from brokerd.server.members import identity, kept_catalog
 from brokerd.server.memory import release
 from brokerd.storage.aside import FOLDER, AsideFiles
@@ -151,7 +150,6 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         host_config = _host_config(config)
         host = Host(node, incarnation, wal, host_config, rng, wall_clock_ms, aside)
         groups = GroupClient(host, rng, incarnation=incarnation)
-        chunks.give_way_to(lambda: groups.pending_in_all()[1] > 0)
         keys = keyring.load(config)
         member = composition.build(
             Given(
@@ -176,8 +174,6 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         try:
             yield member, fronts
         finally:
-            # Walks must not keep what has ended.
-            chunks.give_way_to(chunks.never)
             await member.members.leadership.hand_over(STOP_SECONDS)
             member.base.tasks.cancel()
             member.members.membership.close()

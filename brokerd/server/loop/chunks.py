@@ -4,8 +4,7 @@ A walk works for TURN_S of processor time, whatever is done with it, and rests t
 waits for is a few turns, since it passes the loop a few times.  A turn of the loop in between would
 not do: while the loop never waits for anything the log's thread, whose sync is over, does not get
 the interpreter's lock, for the loop lets go of it for some microseconds only (ADR 53).  Walks rest
-together and go on one at a time: a few of them take no more of the loop than one.  While a command
-is under way they rest on, where commands are few: whoever waits for it does not notice the walk.
+together and go on one at a time: many of them take no more of the loop than one.
 """
 
 from __future__ import annotations
@@ -15,37 +14,22 @@ import ctypes
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-#: So many at most are looked at before others have a turn of the loop.
+#: Most items of one chunk.
 CHUNK = 200
-#: So many at least: a turn of the loop costs about 20 microseconds itself.
+#: Fewest items of one chunk: a turn of the loop costs about 20 microseconds itself.
 CHUNK_MIN = 8
-#: Of the first, of which nobody knows what they cost.
+#: Items of a walk's first chunk, before the cost of one is known.
 _FIRST = 8
+#: Seconds of processor time that a walk works before it rests.
 TURN_S = 0.0001
+#: Seconds of a rest.
 REST_S = 0.0002
-#: So many rests at most while a command is under way, which takes a millisecond.
-PATIENCE = 5
-#: And so many, a tenth of a second, of walks on end: who asks for much is not to wait for long.
-PUT_OFFS_MAX = 500
-#: Walks that began so long after the last rest of others are others.
-APART_S = 0.1
-#: Where one is under way in more than this share of the moments, waiting for none is in vain.
-BUSY_MAX = 0.5
-#: Moments that count: the last dozens.
-_BUSY_GAIN = 1 / 32
-#: One more walk goes on at a time for so many that wait: many readers are not to starve.
-CROWD = 4
-
-
-def never() -> bool:
-    """Nobody waits for anything."""
-    return False
 
 
 class _Timer(ctypes.Structure):
@@ -57,8 +41,7 @@ class _Timer(ctypes.Structure):
 class _Rests:
     """Wakes walks of a loop after their rest, one after the other.
 
-    State: who rests, in order; while somebody does, the timer is set; in what share of the last
-    moments the member was busy, and how often the next walk has been put off.  The loop's own clock
+    State: walks that rest, in order; the timer is set while there is one.  The loop's own clock
     counts milliseconds; this one is a file that can be read when its time has come
     (timerfd_create(2)).
     """
@@ -71,12 +54,6 @@ class _Rests:
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self.is_busy: Callable[[], bool] = never
-        self._busy = 0.0
-        self._put_off = 0
-        #: The same of all walks on end, and when one of them rested last.
-        self._put_offs = 0
-        self._rested_at = 0.0
         loop.add_reader(self._timer, self._due)
 
     def __del__(self) -> None:
@@ -94,34 +71,14 @@ class _Rests:
 
     def _due(self) -> None:
         os.read(self._timer, 8)
-        if self._is_put_off():
-            self._begin()
-            return
-        turns = 1 + len(self._waiting) // CROWD
-        while self._waiting and turns:
+        while self._waiting:
             walk = self._waiting.popleft()
-            # Nobody waits for one that was cancelled meanwhile.
+            # A walk that was cancelled meanwhile is done.
             if not walk.done():
                 walk.set_result(None)
-                turns -= 1
+                break
         if self._waiting:
             self._begin()
-
-    def _is_put_off(self) -> bool:
-        """Tell whether the next walk rests on, since a client waits for something."""
-        is_busy, now = self.is_busy(), time.monotonic()
-        if now - self._rested_at > APART_S:
-            self._put_offs = 0
-        self._rested_at = now
-        if not self._put_off:
-            self._busy += (is_busy - self._busy) * _BUSY_GAIN
-        is_worth_it = self._busy <= BUSY_MAX and self._put_offs < PUT_OFFS_MAX
-        if is_busy and is_worth_it and self._put_off < PATIENCE:
-            self._put_off += 1
-            self._put_offs += 1
-            return True
-        self._put_off = 0
-        return False
 
 
 _rests: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rests] = WeakKeyDictionary()
@@ -133,11 +90,6 @@ def _here() -> _Rests:
     if rests is None:
         rests = _rests[loop] = _Rests(loop)
     return rests
-
-
-def give_way_to(is_busy: Callable[[], bool]) -> None:
-    """Have the walks of this loop rest on while `is_busy` says so, where that is seldom."""
-    _here().is_busy = is_busy
 
 
 async def _rest() -> None:

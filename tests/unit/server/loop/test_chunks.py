@@ -96,7 +96,7 @@ async def test_the_loop_waits_for_others_while_a_walk_rests() -> None:
     assert others[0] < walked[-1]
 
 
-async def test_walks_go_on_one_at_a_time_and_more_of_a_crowd(
+async def test_walks_go_on_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     woken: list[set[str]] = []
@@ -115,53 +115,6 @@ async def test_walks_go_on_one_at_a_time_and_more_of_a_crowd(
     few = [asyncio.create_task(rest(name)) for name in "abc"]
     await asyncio.gather(*few)
     assert woken == [{"a"}, {"b"}, {"c"}]
-    woken.clear()
-    many = [asyncio.create_task(rest(name)) for name in "abcdefgh"]
-    await asyncio.gather(*many)
-    assert list(map(len, woken)) == [3, 2, 1, 1, 1]
-
-
-async def test_a_walk_rests_on_while_somebody_waits_for_a_command() -> None:
-    asked = 0
-
-    def is_busy() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked < 3
-
-    chunks.give_way_to(is_busy)
-    await chunks._rest()
-    assert asked == 3
-    chunks.give_way_to(chunks.never)
-
-
-async def test_a_walk_waits_a_few_rests_and_none_where_somebody_always_waits() -> None:
-    chunks.give_way_to(lambda: True)
-    rests = chunks._here()
-    assert [rests._is_put_off() for _ in range(6)] == [True] * chunks.PATIENCE + [False]
-    turns = [rests._is_put_off() for _ in range(1000)]
-    assert not any(turns[-100:])
-    # Where commands become few again, it is worth waiting again.
-    chunks.give_way_to(chunks.never)
-    assert not any(rests._is_put_off() for _ in range(100))
-    chunks.give_way_to(lambda: True)
-    assert rests._is_put_off()
-    chunks.give_way_to(chunks.never)
-
-
-async def test_long_walks_are_put_off_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    rests = chunks._here()
-    busy = iter([True, False, False, False] * 3000)
-    chunks.give_way_to(lambda: next(busy))
-    turns = [rests._is_put_off() for _ in range(6000)]
-    assert sum(turns) == chunks.PUT_OFFS_MAX
-    assert not any(turns[4 * chunks.PUT_OFFS_MAX :])
-    # The next one that somebody asks for is another.
-    now += 2 * chunks.APART_S
-    assert any(rests._is_put_off() for _ in range(8))
-    chunks.give_way_to(chunks.never)
 
 
 async def test_a_walk_that_is_cancelled_at_rest_keeps_nobody_up() -> None:

@@ -54,7 +54,7 @@ ROOMS = (
 LEFT_OUT = {
     "amqp/integers.py",
     "core/profiles.py",
-    "core/strangers.py",
+    "core/unauthenticated.py",
     "cluster/peer/certificate_files.py",
     # What stands for a failing disk inherits from it or takes its place.
     "storage/disk.py",

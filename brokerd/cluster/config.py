@@ -62,8 +62,8 @@ class TransportConfig:
     #: To answer what a starting node asks, which may need a majority of the catalog.
     describe_timeout_s: float = 10.0
     #: Connections that have not introduced themselves, of one address and of all (SEC-34).
-    strangers_per_address_max: int = 32
-    strangers_max: int = 128
+    unauthenticated_per_address_max: int = 32
+    unauthenticated_max: int = 128
     dial_timeout_s: float = 2.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0

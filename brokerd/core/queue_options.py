@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.core.alike import Alike
+from brokerd.core.interner import Interner
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,9 +63,9 @@ class QueueOptions:
         return self.letters_exchange, self.letters_routing_key
 
 
-_kept: Alike[QueueOptions] = Alike()
+_kept: Interner[QueueOptions] = Interner()
 
 
 def kept(options: QueueOptions) -> QueueOptions:
     """Return options that a queue is to keep: one object for all that have the same."""
-    return _kept.one(options)
+    return _kept.intern(options)

@@ -35,7 +35,7 @@ from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
 from brokerd.server.catalog.boot_definitions import Definitions
-from brokerd.server.composition import Base, Fronts, Given, Member
+from brokerd.server.composition import Base, Dependencies, Fronts, Member
 from brokerd.server.members import identity, kept_catalog
 from brokerd.server.memory import release
 from brokerd.storage.aside import FOLDER, AsideFiles
@@ -152,7 +152,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         groups = GroupClient(host, rng, incarnation=incarnation)
         keys = keyring.load(config)
         member = composition.build(
-            Given(
+            Dependencies(
                 config=config,
                 profile=profile,
                 wal=wal,

@@ -61,7 +61,7 @@ from brokerd.server.management import table as management_table
 from brokerd.server.management.figures import Figures
 from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
-from brokerd.server.management.resting_rows import RestingRows
+from brokerd.server.management.row_cache import RowCache
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
@@ -78,14 +78,14 @@ from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
 from brokerd.server.members.stuck_queues import StuckQueues
 from brokerd.server.memory.alarms import AlarmMonitor, Told
-from brokerd.server.messages.dlx_worker import DeadLetterer
+from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
+from brokerd.server.messages.partial_messages import PartialMessages
 from brokerd.server.messages.refused_publishes import RefusedPublishes
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.messages.routing import MemberRouting
 from brokerd.server.messages.tracing import Tracer
-from brokerd.server.messages.unfinished import Unfinished
 from brokerd.server.observe import (
     figures,
     health,
@@ -111,7 +111,7 @@ from brokerd.telemetry.counters import Counters
 
 
 @dataclass(slots=True, frozen=True)
-class Given:
+class Dependencies:
     """What is there before the member is built."""
 
     config: BrokerConfig
@@ -165,7 +165,7 @@ class Access:
     admission: Admission
     callers: Callers
     wheel: DeadlineWheel
-    unfinished: Unfinished
+    partial_messages: PartialMessages
     on_way: OnWayLimits
     #: Of the listeners for clients; whoever listens with TLS adds its own.
     certificate_files: list[CertificateFiles[ssl.SSLContext]]
@@ -199,7 +199,7 @@ class Messages:
     replies: Replies
     tracer: Tracer
     objects: MemberObjects
-    dead_letterer: DeadLetterer
+    dead_letterer: DeadLetterPublisher
     leaders: QueueLeaders
 
 
@@ -231,7 +231,7 @@ class Member:
     events: MemberEvents
 
 
-def build(given: Given) -> Member:
+def build(given: Dependencies) -> Member:
     """Build a member; ConfigError if what is configured makes no sense."""
     base = _base(given)
     access = _access(base)
@@ -242,7 +242,7 @@ def build(given: Given) -> Member:
     return Member(base, access, messages, members, queue_groups, catalog_events, events)
 
 
-def _base(given: Given) -> Base:
+def _base(given: Dependencies) -> Base:
     config, host, groups = given.config, given.host, given.groups
     tasks = Tasks(given.task_ended)
     refused = RefusedPublishes(groups.refusal)
@@ -307,7 +307,7 @@ def _access(base: Base) -> Access:
         admission=Admission(node, view, limits, connections, shared_counts),
         callers=Callers(authenticator, view),
         wheel=DeadlineWheel(),
-        unfinished=Unfinished(),
+        partial_messages=PartialMessages(),
         on_way=OnWayLimits(limits.queue_unconfirmed_bytes),
         certificate_files=[],
     )
@@ -340,7 +340,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
-    dead_letterer = DeadLetterer(queues, client, routing, process, spawn)
+    dead_letterer = DeadLetterPublisher(queues, client, routing, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
         identity=process,
@@ -518,7 +518,7 @@ def build_fronts(member: Member) -> Fronts:
     config, process, view = base.config, base.process, base.catalog.view
     told = Told(
         base.queues.caches,
-        (access.unfinished, access.on_way),
+        (access.partial_messages, access.on_way),
         base.counters,
         base.host.own,
         access.alarms.set,
@@ -616,7 +616,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
         authenticator=access.authenticator,
         admission=access.admission,
         wheel=access.wheel,
-        unfinished=access.unfinished,
+        partial_messages=access.partial_messages,
         clock_ms=base.process.clock_ms,
         blocking_reason=access.alarms.reason,
         call_after_flush=base.host.call_after_flush,
@@ -693,7 +693,7 @@ def _management_services(
         figures=Figures(base.process.node, base.host.alive, members.calls),
         totals=totals,
         rates=member_figures.make_rates(admin, totals),
-        resting=RestingRows(base.host.watch()),
+        resting=RowCache(base.host.watch()),
         routing=messages.routing,
         connect_here=endpoints.connect_here,
         blocking_reason=access.alarms.reason,

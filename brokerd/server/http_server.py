@@ -1,7 +1,7 @@
 """The HTTP listeners: few connections, short requests, so that nobody outside wears a member out.
 
 A connection counts by when it last sent a whole request head; over a limit the one that is longest
-without makes room (brokerd/core/strangers.py), so that probes and Prometheus come through while
+without makes room (core/unauthenticated.py), so that probes and Prometheus come through while
 others hold what they can.  What the requests mean is health.py's and management/door.py's.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from aiohttp import http_exceptions, web, web_response
 
-from brokerd.core.strangers import Strangers
+from brokerd.core.unauthenticated import Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class HttpServer:
         )
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._servers: list[asyncio.Server] = []
-        self._strangers: Strangers[Guarded] = Strangers(
+        self._unauthenticated: Unauthenticated[Guarded] = Unauthenticated(
             limits.connections_max, limits.connections_per_address_max
         )
         #: By the protocol that a request names.
@@ -123,7 +123,7 @@ class HttpServer:
     def opened(self, connection: Guarded) -> None:
         """A client dialled; the one that is longest without a request may have to go for it."""
         self._guarded[connection.inner] = connection
-        evicted = self._strangers.admit(connection, connection.address)
+        evicted = self._unauthenticated.admit(connection, connection.address)
         if evicted is not None:
             self._filter.warn("too many connections from %s", evicted.address)
             evicted.abort()
@@ -131,14 +131,14 @@ class HttpServer:
     def lost(self, connection: Guarded) -> None:
         """Its socket is closed."""
         self._guarded.pop(connection.inner, None)
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
 
     @web.middleware
     async def _taken_up(self, request: web.Request, handler: Any) -> web.StreamResponse:
         connection = self._guarded.get(request.protocol)
         if connection is not None:
             connection.taken_up()
-            self._strangers.renew(connection)
+            self._unauthenticated.renew(connection)
             request[CONNECTION] = connection
         response = await handler(request)
         if connection is not None and self.limits.has_bodies and not request.content.is_eof():

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from brokerd.core.alike import Alike
+from brokerd.core.interner import Interner
 from brokerd.core.queue import queue_state
 
 Row: TypeAlias = dict[str, Any]
@@ -94,7 +94,7 @@ class QueueRows:
         self._seen: dict[int, _Seen] = {}
         self._born_before: set[int] = set()
         #: What idle queues have in common is kept once.
-        self._alike: Alike[tuple[Any, ...]] = Alike()
+        self._interned: Interner[tuple[Any, ...]] = Interner()
 
     def known(self, uids: Iterable[int]) -> None:
         """Say which queues exist when this member starts: their earlier counts are unknown."""
@@ -143,7 +143,7 @@ class QueueRows:
         is_quiet = said == seen.said and not deltas
         if is_quiet and _is_recent(seen, now_us):
             return []
-        seen.said, seen.at_us = self._alike.one(said), now_us
+        seen.said, seen.at_us = self._interned.intern(said), now_us
         self._seen[queue.uid] = self._seen.pop(queue.uid)
         row: Row = {
             "k": "queue", "t0": since_us, "t1": now_us,
@@ -215,7 +215,7 @@ class QueueRows:
         else:
             base = seen.counters
         if seen is None or seen.term != status.term:
-            self._seen[uid] = _Seen(status.term, self._alike.one(now))
+            self._seen[uid] = _Seen(status.term, self._interned.intern(now))
         elif now != base:
             seen.counters = now
         if now == base:

@@ -298,10 +298,10 @@ async def test_who_does_not_introduce_himself_is_cut_off(tmp_path: Path) -> None
     await still_work(members, 2)
 
 
-async def test_strangers_are_few_and_members_come_in_all_the_same(tmp_path: Path) -> None:
+async def test_unauthenticated_are_few_and_members_come_in_all_the_same(tmp_path: Path) -> None:
     """SEC-34: the oldest of a crowd make room, and a member comes in while the crowd is there."""
     # Nobody is cut off for his silence.
-    members = await serve(tmp_path, strangers_per_address_max=5, hello_timeout_s=600.0)
+    members = await serve(tmp_path, unauthenticated_per_address_max=5, hello_timeout_s=600.0)
     port = members[0].host.port
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     try:
@@ -405,7 +405,7 @@ async def test_who_never_ends_its_tls_handshake_makes_room(tmp_path: Path) -> No
     """SEC-33, SEC-34: a crowd of them keeps no member out, and leaves no descriptors behind."""
     authority = Authority(tmp_path / "tls")
     a, b = authority.issue("a"), authority.issue("b")
-    members = await tls_pair(a, b, tmp_path, strangers_per_address_max=5, tls_timeout_s=600.0)
+    members = await tls_pair(a, b, tmp_path, unauthenticated_per_address_max=5, tls_timeout_s=600.0)
     before = len(os.listdir("/proc/self/fd"))
     loop = asyncio.get_running_loop()
     sockets = [socket.socket() for _ in range(40)]

@@ -28,7 +28,7 @@ from brokerd.core.queue import (
     enqueue_commands,
     joined_settlements,
     queue_commands,
-    queue_lanes,
+    ready_spans,
     settling_gets,
 )
 from brokerd.core.queue.client_shapes import Checkout
@@ -603,8 +603,8 @@ def test_the_queue_machine_does_as_the_model_over_fifty_thousand_steps(
 ) -> None:
     """R-QQ-11, R-QQ-14, R-ACK-5, R-DL-2, R-LEN-1: whatever happens, in whatever order"""
     # Queues of a few messages pack what queues of thousands do.
-    monkeypatch.setattr(queue_lanes, "BLOCK_SPANS", 2)
-    monkeypatch.setattr(queue_lanes, "UNPACKED_MIN", 2)
+    monkeypatch.setattr(ready_spans, "BLOCK_SPANS", 2)
+    monkeypatch.setattr(ready_spans, "UNPACKED_MIN", 2)
     while QueueAgainstModel.steps < STEPS:
         before = QueueAgainstModel.steps
         run_state_machine_as_test(

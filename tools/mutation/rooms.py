@@ -76,7 +76,7 @@ ROOMS = (
         ),
         ("tests/properties/test_dead_letter_model.py", "tests/properties/test_queue_machine.py"),
         (
-            "tests/unit/core/queue/test_queue_lanes.py::"
+            "tests/unit/core/queue/test_ready_spans.py::"
             "test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes",
         ),
     ),

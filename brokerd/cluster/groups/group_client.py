@@ -21,7 +21,7 @@ from brokerd.cluster.groups.asked import Answer, Asked, Deadlines, ReplyStatus
 from brokerd.cluster.groups.commit_times import CommitTimes
 from brokerd.cluster.groups.driver import Done
 from brokerd.cluster.groups.group_commands import Command, Group
-from brokerd.core.alike import Alike
+from brokerd.core.interner import Interner
 from brokerd.core.queue import client_sessions as envelopes
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
@@ -96,7 +96,7 @@ class GroupClient:
         self._groups: dict[int, Group] = {}
         #: With more of these those that have none are dropped.
         self._groups_max = IDLE_MAX
-        self._alike: Alike[tuple[NodeId, ...]] = Alike()
+        self._interned: Interner[tuple[NodeId, ...]] = Interner()
         self._by_id: dict[int, tuple[Group, Command]] = {}
         #: The sum of the groups' pending_bytes, and how many groups have some.
         self._pending_bytes, self._pending_groups = 0, 0
@@ -112,7 +112,7 @@ class GroupClient:
 
     def set_members(self, uid: int, nodes: Iterable[NodeId]) -> None:
         """Make a group known, or its members anew."""
-        members = self._members[uid] = self._alike.one(tuple(nodes))
+        members = self._members[uid] = self._interned.intern(tuple(nodes))
         if (group := self._groups.get(uid)) is not None:
             group.members = members
 

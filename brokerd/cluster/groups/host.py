@@ -31,8 +31,8 @@ from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.member_index import MemberIndex
 from brokerd.cluster.groups.own_liveness import OwnLiveness
+from brokerd.cluster.groups.peer_logs import PeerLogs
 from brokerd.cluster.groups.refilling import Refilling
-from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
 from brokerd.cluster.peer import peer_service, transport
 from brokerd.raft import log_reading, messages
@@ -87,8 +87,8 @@ class Host:
         self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
         self.leader_transfer = LeaderTransfer(self)
         self.refilling = Refilling(self, wal, self._queue, self.leader_transfer.renew)
-        self.remembrance = Remembrance(self, wal, self._queue, self.liveness, self.refilling)
-        self._inbox = Inbox(self, self._groups, wal, self._queue, self.refilling, self.remembrance)
+        self.peer_logs = PeerLogs(self, wal, self._queue, self.liveness, self.refilling)
+        self._inbox = Inbox(self, self._groups, wal, self._queue, self.refilling, self.peer_logs)
         self._memory = VolatileStore(self.wake)
         small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
@@ -198,7 +198,7 @@ class Host:
         voters = driver.replica.configuration.voters
         if not volatile:
             is_new = not log.initial_state()[1].voters
-            self.remembrance.opens(driver, is_new=is_new and is_made_now)
+            self.peer_logs.opens(driver, is_new=is_new and is_made_now)
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
             elif not (voters or is_first):
@@ -269,7 +269,7 @@ class Host:
 
     def position_for(self, node: NodeId) -> bytes:
         """TransportEvents: what is known of this log and of the node's."""
-        return self.remembrance.said_to(node)
+        return self.peer_logs.said_to(node)
 
     @property
     def active_count(self) -> int:
@@ -609,7 +609,7 @@ class Host:
         due = clock.due(self._groups.awake, self.liveness.suspected(), self.stop_replica)
         self._queue_up(driver for driver in due if group_clock.tick(driver, heard, clock_ms))
         self._deadlines.look()
-        self.remembrance.tick(now_ms)
+        self.peer_logs.tick(now_ms)
         self._ticked_ms = now_ms
         if now_ms >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
@@ -620,7 +620,7 @@ class Host:
             self.leader_transfer.remind()
             self.refilling.lacking()
             self.keeper.look_again(self.refilling.without_vote())
-            self.remembrance.look()
+            self.peer_logs.look()
             self._cleaning.collect(self._groups.awake)
             self._memory.clean()
         self.flush()

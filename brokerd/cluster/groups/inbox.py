@@ -17,8 +17,8 @@ from brokerd.cluster.groups.host_events import ClientEvents, HostEvents
 from brokerd.cluster.groups.hosted import HostedGroups
 from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.cluster.groups.liveness import Liveness
+from brokerd.cluster.groups.peer_logs import PeerLogs
 from brokerd.cluster.groups.refilling import Refilling
-from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.snapshot_spool import SnapshotSpool
 from brokerd.cluster.groups.write_queue import WriteQueue
 from brokerd.cluster.peer.frame_entries import NOTHING_CUT, CutEntries
@@ -116,12 +116,12 @@ class Inbox:
         wal: WriteAheadLog,
         queue: WriteQueue,
         refilling: Refilling,
-        remembrance: Remembrance,
+        peer_logs: PeerLogs,
     ) -> None:
         self._host = host
         self._hosted = hosted
         self._refilling = refilling
-        self._remembrance = remembrance
+        self._peer_logs = peer_logs
         self.spool = SnapshotSpool(wal, queue, host.config.raft, self._log_of)
         self._assemblers: dict[NodeId, SnapshotAssembler] = {}
         self._early: dict[int, list[Message]] = {}
@@ -167,7 +167,7 @@ class Inbox:
         if frame.HasField("position"):
             # First: what it says of this log may take a vote away that the rest of the frame is
             # about.
-            self._remembrance.heard(node, frame.position)
+            self._peer_logs.heard(node, frame.position)
         if frame.raft:
             self._take_raft(node, frame.raft, cut)
             if frame.replies:

@@ -146,7 +146,7 @@ class RefillRecorded:
 
 @dataclass(slots=True)
 class DoubtsEnded:
-    """Doubts about all of the member's log are over (remembrance.py)."""
+    """Doubts about all of the member's log are over (peer_logs.py)."""
 
     is_log_damaged: bool
 

@@ -20,7 +20,7 @@ from brokerd.cluster.errors import CallRefused, ClusterError, FrameError
 from brokerd.cluster.peer import frame_entries, frames, grpc_messages, listening, security
 from brokerd.cluster.peer.grpc_messages import Status
 from brokerd.cluster.peer.peer_connection import PeerConnection
-from brokerd.core.strangers import Strangers
+from brokerd.core.unauthenticated import Unauthenticated
 from brokerd.http2 import framing, one_stream
 from brokerd.http2.errors import Http2Error
 from brokerd.raft.messages import NodeId
@@ -60,8 +60,8 @@ class FrameSink(Protocol):
 class PeerService:
     """Listens for members.
 
-    State: connections that are open, the strangers (`_strangers`: not yet admitted, or not yet
-    open), the current stream of each member.  Streams that are superseded are closed.
+    State: open connections; `_unauthenticated`, those that are not admitted or not open yet; the
+    current stream of each member.  Streams that are superseded are closed.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class PeerService:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._connections: set[_IncomingStream] = set()
         limits = config.transport
-        self._strangers: Strangers[_IncomingStream] = Strangers(
-            limits.strangers_max, limits.strangers_per_address_max
+        self._unauthenticated: Unauthenticated[_IncomingStream] = Unauthenticated(
+            limits.unauthenticated_max, limits.unauthenticated_per_address_max
         )
         self._current: dict[NodeId, _IncomingStream] = {}
         self._refusals: set[str] = set()
@@ -148,7 +148,7 @@ class PeerService:
     def _greet(self, found: socket.socket, address: str) -> None:
         found.setblocking(False)
         connection = _IncomingStream(self, address, found)
-        evicted = self._strangers.admit(connection, address)
+        evicted = self._unauthenticated.admit(connection, address)
         if evicted is not None:
             self.complain("too many connections that did not introduce themselves", address)
             evicted.evict()
@@ -172,7 +172,7 @@ class PeerService:
             )
         except OSError as error:
             found.close()
-            self._strangers.gone(connection)
+            self._unauthenticated.gone(connection)
             self.complain(f"handshake: {str(error) or type(error).__name__}", connection.address)
         except asyncio.CancelledError:
             found.close()
@@ -237,7 +237,7 @@ class PeerService:
 
     def admitted(self, connection: _IncomingStream, node: NodeId, incarnation: int) -> None:
         """A member introduced itself; an earlier stream of it ends."""
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
         earlier = self._current.get(node)
         self._current[node] = connection
         if earlier is not None:
@@ -260,7 +260,7 @@ class PeerService:
 
     def lost(self, connection: _IncomingStream) -> None:
         """The socket is closed."""
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
         self._connections.discard(connection)
         self.ended(connection)
 

@@ -84,7 +84,7 @@ class Transport(Protocol):
         ...
 
     def introduce(self, node: NodeId) -> None:
-        """Say first what the node must know before anything else (remembrance.py)."""
+        """Say first what the node must know before anything else (peer_logs.py)."""
         ...
 
     def flush(self) -> None:

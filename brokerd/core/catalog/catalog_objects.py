@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from brokerd.core.alike import ALIKE_MAX
 from brokerd.core.catalog import names, queue_membership
+from brokerd.core.interner import INTERNED_MAX
 
 Json = dict[str, Any]
 
@@ -199,7 +199,7 @@ def kept_names(names: Iterable[str]) -> list[str]:
     return _list_of(tuple(names))
 
 
-@lru_cache(ALIKE_MAX)
+@lru_cache(INTERNED_MAX)
 def _list_of(names: tuple[str, ...]) -> list[str]:
     return [sys.intern(name) for name in names]
 
@@ -210,7 +210,7 @@ def kept_json(value: Json) -> Json:
     return _dict_of(json.dumps(value))
 
 
-@lru_cache(ALIKE_MAX)
+@lru_cache(INTERNED_MAX)
 def _dict_of(text: str) -> Json:
     return {
         sys.intern(name): sys.intern(value) if type(value) is str else value

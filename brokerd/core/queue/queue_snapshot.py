@@ -3,7 +3,7 @@
 Layout: version byte, u32 size of a JSON part, JSON part; then, as rows of i64, the entries and the
 ready spans (there may be a million of each); then the size columns of the entries whose messages
 differ in size, in the order of the entries, as they stood in the enqueue commands; then the columns
-of packed entries (queue_lanes.py), which stand in for a row of an entry and one of a span each.
+of packed entries (ready_spans.py), which stand in for a row of an entry and one of a span each.
 Message bodies are not in it: the snapshot goes along with the live log entries
 (design/replication.md §2.8).  Only `queue_machine.py` uses it.
 """

@@ -55,7 +55,7 @@ class QueueState:
     """One queue's messages, consumers and books.
 
     Invariants (see `check_invariants`): message numbers are dense from 0; every message is in
-    exactly one place (a lane, a consumer's hands, the delayed, the dead letters, or gone);
+    exactly one place (a FIFO, a consumer's hands, the delayed, the dead letters, or gone);
     enq - ack - removals == ready + unacked + delayed.
     """
 
@@ -446,7 +446,7 @@ class QueueState:
         """Messages return that no client was sent, each to where it was: nothing counts, and the
         credit for them is unspent (ADR 69).
 
-        Those of a returns lane stand in front of it again, by number: in which order each of them
+        Those of a returns FIFO stand in front of it again, by number: in which order each of them
         had come back before is not kept.
         """
         has_returns = self._quorum and not self._returns_to_the_back

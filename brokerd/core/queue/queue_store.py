@@ -1,8 +1,8 @@
-"""Where a queue's messages are: the entries that are alive, and the lanes of ready spans.
+"""Where a queue's messages are: the entries that are alive, and the FIFOs of ready spans.
 
 No rule about who gets what is here; the queue machine decides, this module keeps and counts.
 Entries and spans themselves are in `queue_spans.py`, what is far from both ends in
-`queue_lanes.py`.  Only `queue_machine.py` and its parts use it.
+`queue_fifos.py`.  Only `queue_machine.py` and its parts use it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 from brokerd.core.message import Range
-from brokerd.core.queue.queue_lanes import Block, Lane
 from brokerd.core.queue.queue_spans import Entry, Span, append_run, runs_of
+from brokerd.core.queue.ready_spans import Block, ReadySpans
 from brokerd.core.ranges import Pieces, RangeSet
 
 __all__ = ["Block", "Entry", "Place", "Span", "Store", "append_run", "runs_of"]
 
-#: An entry with its span, and its place in the dict; a row of a block (queue_lanes.py); a row of
+#: An entry with its span, and its place in the dict; a row of a block (ready_spans.py); a row of
 #: the table of the log (storage/entry_table.py).
 ENTRY_BYTES = 380
 PACKED_BYTES = 40
@@ -52,7 +52,7 @@ class _Level:
     def __init__(self, priority: int, entries: dict[int, Entry]) -> None:
         self.count = 0
         self.back: Pieces[Span] = Pieces()
-        self.fresh = Lane(priority, entries)
+        self.fresh = ReadySpans(priority, entries)
 
     def head(self) -> Span | None:
         return self.back.first() or (self.fresh.head[0] if self.fresh else None)
@@ -63,35 +63,35 @@ class _Level:
         return span
 
 
-def _pop(lane: deque[Span], limit: int) -> Span:
-    span = lane[0]
+def _pop(fifo: deque[Span], limit: int) -> Span:
+    span = fifo[0]
     if span.end - span.first <= limit:
-        return lane.popleft()
+        return fifo.popleft()
     cut = span.first + limit
     popped = span.part(span.first, cut)
     span.first = cut
     return popped
 
 
-def _append(lane: deque[Span], span: Span) -> None:
-    if lane and lane[-1].end == span.first and lane[-1].joins(span):
-        lane[-1].end = span.end
+def _append(fifo: deque[Span], span: Span) -> None:
+    if fifo and fifo[-1].end == span.first and fifo[-1].joins(span):
+        fifo[-1].end = span.end
     else:
-        lane.append(span)
+        fifo.append(span)
 
 
-def _prepend(lane: deque[Span], span: Span) -> None:
-    if lane and span.end == lane[0].first and span.joins(lane[0]):
-        lane[0].first = span.first
+def _prepend(fifo: deque[Span], span: Span) -> None:
+    if fifo and span.end == fifo[0].first and span.joins(fifo[0]):
+        fifo[0].first = span.first
     else:
-        lane.appendleft(span)
+        fifo.appendleft(span)
 
 
 class Store:
-    """The entries that are alive, and the ready messages in their lanes.
+    """The entries that are alive, and the ready messages in their FIFOs.
 
-    Invariants: `ready` and `ready_bytes` are the sums over all lanes; `entries` holds by log index
-    exactly the entries with live > 0 that are not packed into a block of a lane; `_live` has the
+    Invariants: `ready` and `ready_bytes` are the sums over all FIFOs; `entries` holds by log index
+    exactly the entries with live > 0 that are not packed into a block of a FIFO; `_live` has the
     indexes of both; `_order` holds exactly the levels that are not empty, highest first;
     `expiring` counts the ready messages that have an expiry instant; `_returns` is None while it
     would be empty.
@@ -188,10 +188,10 @@ class Store:
         self._forget(span)
         return span
 
-    def pop_expired(self, now_ms: int, every_lane: bool) -> list[Span]:
-        """Remove the messages that have expired at the heads of the lanes.
+    def pop_expired(self, now_ms: int, every_fifo: bool) -> list[Span]:
+        """Remove the messages that have expired at the heads of the FIFOs.
 
-        every_lane: quorum looks at the head of the returns lane and of each level (R-TTL-4);
+        every_lane: quorum looks at the head of the returns FIFO and of each level (R-TTL-4);
         classic stops at the first level whose head is alive (R-PRI-5).
         """
         expired: list[Span] = []
@@ -206,18 +206,18 @@ class Store:
                 if head is None or not _is_over(head, now_ms):
                     break
                 expired.append(self._pop_level(priority, head.end - head.first))
-            if head is not None and not every_lane:
+            if head is not None and not every_fifo:
                 break
         for span in expired:
             self._forget(span)
         return expired
 
-    def next_expiry_ms(self, every_lane: bool) -> int | None:
+    def next_expiry_ms(self, every_fifo: bool) -> int | None:
         """Return when pop_expired will next find something, as far as is known now."""
         if not self.expiring:
             return None
         heads = [self._returns[0]] if self._returns else []
-        for priority in self._order if every_lane else self._order[:1]:
+        for priority in self._order if every_fifo else self._order[:1]:
             head = self._levels[priority].head()
             assert head is not None, "empty level kept"
             heads.append(head)
@@ -274,16 +274,16 @@ class Store:
 
     def restore(self, items: list[tuple[Place | None, int, Span | Block]]) -> None:
         """Fill a store without ready messages; the entries of the spans are there already."""
-        lanes: dict[int, list[Span | Block]] = {}
+        fifos: dict[int, list[Span | Block]] = {}
         for place, priority, item in items:
             if place is None:
-                lanes.setdefault(priority, []).append(item)
+                fifos.setdefault(priority, []).append(item)
             else:
-                assert isinstance(item, Span), "a block in a lane of returned messages"
+                assert isinstance(item, Span), "a block in a FIFO of returned messages"
                 self.add(item, place)
-        for priority, lane in lanes.items():
+        for priority, fifo in fifos.items():
             before = self.ready
-            for item in lane:
+            for item in fifo:
                 if isinstance(item, Block):
                     self._restore_block(item)
                 else:
@@ -293,7 +293,7 @@ class Store:
                         self.expiring += item.end - item.first
             level = self._level(priority)
             level.count += self.ready - before
-            level.fresh.restore(lane)
+            level.fresh.restore(fifo)
 
     def _restore_block(self, block: Block) -> None:
         block.check()

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from brokerd.core.strangers import parsed_address
+from brokerd.core.unauthenticated import parsed_address
 
 #: Block size and parallelism of scrypt; with n = 2**15 one check needs 32 MiB (SEC-11).
 _SCRYPT_R = 8

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.claims import Problem
 from brokerd.core.catalog.identity import Identity
-from brokerd.core.strangers import source_of
+from brokerd.core.unauthenticated import source_of
 from brokerd.server.access import auth, login_records
 from brokerd.server.access.login_records import Client, LoginRecords
 from brokerd.server.access.password_checker import NotChecked, PasswordChecker

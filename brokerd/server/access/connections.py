@@ -10,7 +10,7 @@ import resource
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from brokerd.config import LimitConfig
-from brokerd.core.strangers import Strangers
+from brokerd.core.unauthenticated import Unauthenticated
 from brokerd.server.access.blocked_clients import Blocked, BlockedClients
 from brokerd.server.access.client_counts import ClientCounts, Counted
 from brokerd.server.access.limited_log import LimitedLog
@@ -95,7 +95,7 @@ class Connections(Generic[ClientT]):
             max(descriptors - DESCRIPTORS_LEFT, SOCKETS_MAX_LEAST) if descriptors > 0 else 1 << 31
         )
         #: Those that have not finished their handshake; half of the sockets are for those who have.
-        self._strangers: Strangers[ClientT] = Strangers(
+        self._unauthenticated: Unauthenticated[ClientT] = Unauthenticated(
             min(limits.unauthenticated, self._sockets_max // 2),
             min(limits.unauthenticated_per_address, self._sockets_max // 2),
         )
@@ -129,8 +129,8 @@ class Connections(Generic[ClientT]):
             )
             return False
         displaced: ClientT | None = connection
-        if len(self._strangers) + len(self._opened) < self._sockets_max:
-            displaced = self._strangers.admit(connection, address)
+        if len(self._unauthenticated) + len(self._opened) < self._sockets_max:
+            displaced = self._unauthenticated.admit(connection, address)
         if displaced is connection:
             self.refused_total += 1
             self._refusals.write(
@@ -150,7 +150,7 @@ class Connections(Generic[ClientT]):
 
     def logged_in(self, connection: ClientT) -> None:
         """It has shown who it is, and opens its vhost next."""
-        self._strangers.logged_in(connection)
+        self._unauthenticated.logged_in(connection)
 
     def handshake_broken(self, text: str) -> None:
         """Log what went wrong with a stranger."""
@@ -158,7 +158,7 @@ class Connections(Generic[ClientT]):
 
     def opened(self, connection: ClientT) -> None:
         """The handshake is done."""
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
         self._opened[connection] = None
         self.counts.opened(connection)
 
@@ -177,7 +177,7 @@ class Connections(Generic[ClientT]):
 
     def gone(self, connection: ClientT) -> None:
         """The socket is closed."""
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
         self.blocked.discard(connection)
         if connection in self._opened:
             del self._opened[connection]
@@ -221,7 +221,7 @@ class Connections(Generic[ClientT]):
     @property
     def socket_count(self) -> int:
         """Return how many AMQP sockets are open, those before their login included."""
-        return len(self._strangers) + len(self._opened) + len(self._leaving)
+        return len(self._unauthenticated) + len(self._opened) + len(self._leaving)
 
     @property
     def sockets_max(self) -> int:
@@ -258,5 +258,5 @@ class Connections(Generic[ClientT]):
         """The member stops: say so to everyone, new connections are dropped."""
         for connection in self.all():
             connection.close(320, text)
-        for connection in self._strangers.all():
+        for connection in self._unauthenticated.all():
             connection.abort()

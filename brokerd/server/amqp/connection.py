@@ -26,7 +26,7 @@ from brokerd.server.amqp.throttle import Throttle
 from brokerd.server.amqp.token_life import TokenLife
 from brokerd.server.catalog.audit import Author
 from brokerd.server.loop.tasks import Tasks
-from brokerd.server.messages import unfinished
+from brokerd.server.messages import partial_messages
 
 if TYPE_CHECKING:
     from brokerd.server.amqp.ports import ConnectionServices
@@ -70,7 +70,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         self._services = services
         self._connections = services.connections
         self._wheel = services.wheel
-        self._unfinished = services.unfinished
+        self._partial_messages = services.partial_messages
         self._view = channels.catalog.view
         self._limits = channels.config.limits
         self.sessions: dict[int, Session] = {}
@@ -141,7 +141,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         self.gate.close()
         self._end_sessions()
         self._connections.gone(self)
-        self._unfinished.note(self, 0)
+        self._partial_messages.note(self, 0)
         self._tasks.cancel()
         if self.user:
             self._log("closed AMQP connection")
@@ -201,9 +201,9 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
             if handler is not None:
                 handler(self, event)
         held = self.machine.held_bytes
-        if held > unfinished.COUNTED_BYTES_MIN or self._held_bytes:
+        if held > partial_messages.COUNTED_BYTES_MIN or self._held_bytes:
             self._held_bytes = held
-            self._unfinished.note(self, held)
+            self._partial_messages.note(self, held)
         self.flush_now()
         is_paused = self.write_paused_ms is not None
         if is_paused and self.sent_bytes != sent_before and not self.machine.is_closing:
@@ -434,7 +434,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         self._is_closed = True
         self.machine.close(code, text, class_id, method_id)
         self._held_bytes = self.machine.held_bytes
-        self._unfinished.note(self, self._held_bytes)
+        self._partial_messages.note(self, self._held_bytes)
         self._end_sessions()
         self._ended()
         # close-ok must be read, whatever reading waited for.

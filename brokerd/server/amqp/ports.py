@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.loop.timers import DeadlineWheel
+    from brokerd.server.messages.partial_messages import PartialMessages
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.messages.tracing import Tracer
-    from brokerd.server.messages.unfinished import Unfinished
     from brokerd.server.queues.client import QueueClient
     from brokerd.server.queues.deliveries import DeliveryHub
     from brokerd.server.queues.publisher import OnWayLimits
@@ -98,7 +98,7 @@ class ConnectionServices(Generic[ClientT]):
     authenticator: Authenticator
     admission: Admission
     wheel: DeadlineWheel
-    unfinished: Unfinished
+    partial_messages: PartialMessages
     #: The wall clock in milliseconds.
     clock_ms: Callable[[], int]
     #: The text of connection.blocked, "" when no alarm is on anywhere (R-ALM-1, -5).

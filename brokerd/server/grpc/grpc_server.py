@@ -18,7 +18,7 @@ import grpc
 from brokerd.cluster.peer import listening
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.config import BrokerConfig, LimitConfig
-from brokerd.core.strangers import Strangers, source_of
+from brokerd.core.unauthenticated import Unauthenticated, source_of
 from brokerd.rpc.v1 import admin_pb2_grpc, messages_pb2, messages_pb2_grpc, telemetry_pb2_grpc
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
 from brokerd.server.grpc.rpc_auth import Callers
@@ -74,7 +74,7 @@ class GrpcServer:
         self._stranger_s = limits.handshake_timeout_ms / 1000
         self._connections_max = limits.grpc_connections
         self._connections_per_address_max = limits.grpc_connections_per_address
-        self._strangers: Strangers[RpcConnection] = Strangers(
+        self._unauthenticated: Unauthenticated[RpcConnection] = Unauthenticated(
             limits.unauthenticated, limits.unauthenticated_per_address
         )
         self._sources: dict[RpcConnection, str] = {}
@@ -181,7 +181,7 @@ class GrpcServer:
     def _greet(self, found: socket.socket, address: str, port: int) -> None:
         connection = RpcConnection(self, address, port)
         source = source_of(address)
-        loser = self._strangers.admit(
+        loser = self._unauthenticated.admit(
             connection,
             source,
             is_full=len(self._sources) >= self._connections_max,
@@ -247,7 +247,7 @@ class GrpcServer:
         deadline = self._deadlines.pop(connection, None)
         if deadline is not None:
             deadline.cancel()
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
         source = self._sources.pop(connection, None)
         if source is not None:
             self._by_source[source] -= 1
@@ -265,7 +265,7 @@ class GrpcServer:
         deadline = self._deadlines.pop(connection, None)
         if deadline is not None:
             deadline.cancel()
-        self._strangers.gone(connection)
+        self._unauthenticated.gone(connection)
 
     def ended(self, connection: RpcConnection) -> None:
         """A connection is closed."""

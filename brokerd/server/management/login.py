@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from brokerd.core import strangers
+from brokerd.core import unauthenticated
 from brokerd.server.access import auth, login_records
 from brokerd.server.access.password_checker import NotChecked
 from brokerd.server.management.call import Caller, HttpError
@@ -77,7 +77,7 @@ def is_from_afar(headers: Mapping[str, str]) -> bool:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return True
-    return name != "localhost" and strangers.parsed_address(name) is None
+    return name != "localhost" and unauthenticated.parsed_address(name) is None
 
 
 def _failed(services: ManagementServices) -> HttpError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.server.catalog import ports, topology_batch
 from brokerd.server.listings import ports as listings_ports
-from brokerd.server.management.kept_lists import KeptLists
+from brokerd.server.management.query_cache import KeptLists
 from brokerd.server.members import ports as members_ports
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from brokerd.server.listings.totals import MemberTotals
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
-    from brokerd.server.management.resting_rows import RestingRows
+    from brokerd.server.management.row_cache import RowCache
     from brokerd.server.messages.ports import Process, Routing
 
 
@@ -54,7 +54,7 @@ class ManagementServices:
     #: What changed between samples.
     rates: Rates
     #: Rows of queues that stand still.
-    resting: RestingRows
+    resting: RowCache
     routing: Routing
     #: connect_here(identity, author): AMQP of this member with somebody's rights, without a login.
     connect_here: Callable[[Identity, Author], Awaitable[socket.socket]]

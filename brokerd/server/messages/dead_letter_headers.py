@@ -1,7 +1,7 @@
 """A message as it leaves a queue for its dead letter exchange: headers, keys, where it goes.
 
-Renders what `core/queue/deaths.py` records (R-DLX-10..25).  For dlx_worker.py, which publishes; who
-dies and why is the queue machine's.
+Renders what `core/queue/deaths.py` records (R-DLX-10..25).  dead_letter_publisher.py
+publishes it; which message dies, and why, is the queue machine's.
 """
 
 from __future__ import annotations

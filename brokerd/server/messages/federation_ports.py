@@ -37,9 +37,9 @@ from brokerd.server.catalog import cluster_name, sealed_parameters
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.messages import pipeline
+from brokerd.server.messages.federation_demand import QueueDemand, Queues
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
 from brokerd.server.messages.ports import Routing
-from brokerd.server.messages.queue_demand import QueueDemand, Queues
 from brokerd.server.queues import publisher
 from brokerd.server.queues.ports import Members, Sender
 

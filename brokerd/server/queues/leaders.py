@@ -76,7 +76,7 @@ class Replicas(ports.Members, Protocol):
 
 
 class DeadLetters(Protocol):
-    """What becomes of messages that die (dlx_worker.py)."""
+    """What becomes of messages that die (dead_letter_publisher.py)."""
 
     def publish(self, uid: int, effect: effects.DeadLetter) -> None:
         """Send them at most once."""

@@ -24,7 +24,7 @@ from brokerd.core.queue import effects
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import HardState, NodeId
-from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
+from brokerd.server.messages.dead_letter_publisher import Addressed, Pending, Worker
 from brokerd.server.queues.bodies import MessageViews
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub
@@ -62,14 +62,14 @@ class SimOptions:
 
 
 class SimLetters:
-    """The workers of one member (server/messages/dlx_worker.py: DeadLetterer)."""
+    """The workers of one member (server/messages/dead_letter_publisher.py: DeadLetterPublisher)."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
         self._workers: dict[int, Worker] = {}
 
     def wake(self, uid: int) -> None:
-        """See DeadLetterer."""
+        """See DeadLetterPublisher."""
         worker = self._workers.get(uid)
         if worker is None:
             broker = self._broker
@@ -91,7 +91,7 @@ class SimLetters:
         return Addressed("/", result, content, result.queues)
 
     def stop(self, uid: int) -> None:
-        """See DeadLetterer."""
+        """See DeadLetterPublisher."""
         worker = self._workers.pop(uid, None)
         if worker is not None:
             worker.stop()

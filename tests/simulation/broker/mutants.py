@@ -27,7 +27,7 @@ from brokerd.raft import membership
 from brokerd.raft.following import Following
 from brokerd.raft.messages import Configuration, Message
 from brokerd.raft.node import RaftNode
-from brokerd.server.messages.dlx_worker import Missing, Worker
+from brokerd.server.messages.dead_letter_publisher import Missing, Worker
 from brokerd.server.queues import leaders
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.leaders import QueueLeaders

@@ -25,7 +25,7 @@ from brokerd.server.members.joining import Joining
 from brokerd.server.members.leadership import Leadership
 from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
-from brokerd.server.messages.dlx_worker import DeadLetterer, Worker
+from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher, Worker
 from brokerd.server.queues.leaders import QueueLeaders
 from tests.simulation.broker import mutants as broker_mutants
 from tests.simulation.broker.mutants import Plant
@@ -193,7 +193,11 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "leaders-where-disks-stall": ([(Placement, "__init__", _place_on_stalled)], "stalls", 10),
     "leaders-not-spread": ([(placement, "balanced_leaders", _none_of_them)], "rests", 20),
     "letters-without-route-dropped": ([(Worker, "_round", _drop_without_route)], "rests", 20),
-    "refused-letters-forgotten": ([(DeadLetterer, "topology_changed", _nothing)], "rests", 60),
+    "refused-letters-forgotten": (
+        [(DeadLetterPublisher, "topology_changed", _nothing)],
+        "rests",
+        60,
+    ),
     "refused-news-forgotten": ([(QueueLeaders, "propose", _propose_once)], "classic", 60),
 }
 #: The ones of every run: those that are found soon.

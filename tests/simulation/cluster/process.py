@@ -20,7 +20,7 @@ from brokerd.server import composition, start
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_objects import MemberObjects
-from brokerd.server.composition import Given
+from brokerd.server.composition import Dependencies
 from brokerd.server.member_events import MemberEvents
 from brokerd.storage.wal import WriteAheadLog
 
@@ -95,7 +95,7 @@ class Process:
             ClientConfig(retry_max_ms=200, inflight_commands=world.scenario.window),
             incarnation=member.incarnation,
         )
-        given = Given(
+        given = Dependencies(
             config=member.config,
             profile=world.profile,
             wal=wal,

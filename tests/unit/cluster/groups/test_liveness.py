@@ -90,7 +90,7 @@ def test_heard_since_means_at_or_after() -> None:
     assert not found.heard_since(B, 0)
 
 
-def test_what_is_told_of_strangers_is_not_remembered() -> None:
+def test_what_is_told_of_unauthenticated_is_not_remembered() -> None:
     """Frames and refusals may come from a node that has just been removed."""
     found = liveness(A)
     found.set_incarnation(B, 7)

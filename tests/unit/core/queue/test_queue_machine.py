@@ -88,7 +88,7 @@ def test_the_repeated_front_of_a_batch_with_traits_is_passed_over() -> None:
     assert q.ready == 1
 
 
-def test_a_returned_message_that_has_expired_goes_from_the_returns_lane() -> None:
+def test_a_returned_message_that_has_expired_goes_from_the_returns_fifo() -> None:
     """R-TTL-4, R-TTL-1"""
     q = QueueDriver(queue_type="quorum", delivery_limit=5, dead_letter_exchange="dlx")
     q.consume(prefetch=1)

@@ -86,7 +86,7 @@ def test_service_queues_are_as_before_after_a_snapshot() -> None:
         q.consume(tag, prefetch=9, priority=int(tag == "c"))
     q.fill(1)
     before = q.machine.consumers.service_queues()
-    assert [[who.tag for who in lane] for lane in before] == [["a", "b"], ["c"]]
+    assert [[who.tag for who in fifo] for fifo in before] == [["a", "b"], ["c"]]
     twin = QueueMachine()
     twin.restore(q.machine.snapshot())
     assert twin.consumers.service_queues() == before

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 
 import pytest
 
-from brokerd.core.strangers import source_of
+from brokerd.core.unauthenticated import source_of
 from brokerd.server.access import auth
 from brokerd.server.access.password_checker import PasswordChecker
 

@@ -99,8 +99,8 @@ def test_those_of_a_deleted_vhost_or_user_are_sent_away() -> None:
     assert stays.closed == [(320, "vhost 'other' is deleted")]
 
 
-def test_strangers_are_limited_by_address_and_in_all() -> None:
-    """SEC-34: whoever stands there longest makes room; core/test_strangers.py has the rest."""
+def test_unauthenticated_are_limited_by_address_and_in_all() -> None:
+    """SEC-34: whoever stands there longest makes room; see core/test_unauthenticated.py."""
     connections = register(unauthenticated=3, unauthenticated_per_address=2)
     first: list[Guest] = [Guest() for _ in range(3)]
     assert [connections.admit(one) for one in first] == [True] * 3
@@ -121,7 +121,7 @@ def test_strangers_are_limited_by_address_and_in_all() -> None:
     assert [one.aborted for one in (first[2], others[1], third)] == [1, 1, 1]
 
 
-async def test_what_strangers_do_is_logged_a_few_lines_at_a_time(
+async def test_what_unauthenticated_do_is_logged_a_few_lines_at_a_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And counted."""

@@ -162,7 +162,7 @@ def test_a_queue_without_a_disk_holds_its_bodies_and_one_with_a_disk_does_not() 
 
 
 def test_a_deep_queue_costs_a_few_bytes_for_each_message() -> None:
-    """Packed (queue_lanes.py); as they are near the ends."""
+    """Packed (ready_spans.py); as they are near the ends."""
     queue = QueueDriver()
     queue.publish(b"x")
     one = queue.machine.memory_bytes()

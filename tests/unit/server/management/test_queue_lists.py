@@ -13,8 +13,8 @@ from brokerd.cluster.groups.group_clock import Moved
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.profiles import Profile, profile
 from brokerd.raft.messages import NodeId
-from brokerd.server.management import queue_figures, queues, resting_rows
-from brokerd.server.management.resting_rows import RestingRows
+from brokerd.server.management import queue_figures, queues, row_cache
+from brokerd.server.management.row_cache import RowCache
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 
@@ -136,7 +136,7 @@ class Polled:
     def __post_init__(self) -> None:
         for name in ("a", "b", "c"):
             self.catalog.queue(name, durable=True)
-        self.resting = RestingRows(self.moved)
+        self.resting = RowCache(self.moved)
 
     @property
     def view(self) -> Any:
@@ -172,7 +172,7 @@ class Asked:
     catalog: Any
     listed: Listed
     rates: Rates
-    resting: RestingRows
+    resting: RowCache
     node: str = "n1"
     profile: Profile = field(default_factory=profile)
 
@@ -207,7 +207,7 @@ async def test_what_rows_are_made_of_is_as_of_the_turn_in_which_a_list_begins(
     """A move is told once: a row that another list makes from older figures would stay."""
     story, begin = polled.table.story, polled.resting.begin
 
-    def noted(shape: Any, of: resting_rows.As, moving: set[int]) -> None:
+    def noted(shape: Any, of: row_cache.As, moving: set[int]) -> None:
         begin(shape, of, moving)
         asyncio.get_running_loop().call_soon(story.append, "next turn")
 
@@ -242,8 +242,8 @@ async def test_no_row_outlives_a_change_of_the_catalog_or_of_the_members(polled:
 async def test_rows_are_kept_up_to_a_bound_and_for_a_while(
     polled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting_rows, "BYTES_MAX", 1_500 + resting_rows.ROW_BYTES)
-    monkeypatch.setattr(resting_rows, "IDLE_S", 0.05)
+    monkeypatch.setattr(row_cache, "BYTES_MAX", 1_500 + row_cache.ROW_BYTES)
+    monkeypatch.setattr(row_cache, "IDLE_S", 0.05)
     await polled.list()
     await polled.list()
     assert polled.made == ["b", "c"]
@@ -290,12 +290,12 @@ async def test_what_the_catalog_alone_says_is_kept_whatever_moves(polled: Polled
 async def test_shapes_are_bounded_and_the_oldest_goes(
     polled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting_rows, "SHAPES_MAX", 2)
+    monkeypatch.setattr(row_cache, "SHAPES_MAX", 2)
     queries: list[dict[str, str]] = [{}, FIVE, TOTALS]
     for query in queries:
         await polled.list(**query)
     sizes = [
-        len(row) + resting_rows.ROW_BYTES
+        len(row) + row_cache.ROW_BYTES
         for rows in polled.resting._rows.values()
         for row in rows.values()
     ]

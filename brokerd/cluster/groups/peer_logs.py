@@ -125,7 +125,7 @@ class Replicas(Protocol):
         ...
 
 
-class Remembrance:
+class PeerLogs:
     """State: the promises (the writer thread gets copies), and who has spoken in this life."""
 
     def __init__(

@@ -10,10 +10,10 @@ from array import array
 
 import pytest
 
-from brokerd.core.queue import enqueue_commands, queue_commands, queue_lanes
-from brokerd.core.queue.queue_lanes import Block, Lane
+from brokerd.core.queue import enqueue_commands, queue_commands, ready_spans
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue.queue_spans import Entry, Span
+from brokerd.core.queue.ready_spans import Block, ReadySpans
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, content, delivered
 
@@ -23,8 +23,8 @@ UNPACKED = 4
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_lanes, "BLOCK_SPANS", BLOCK)
-    monkeypatch.setattr(queue_lanes, "UNPACKED_MIN", UNPACKED)
+    monkeypatch.setattr(ready_spans, "BLOCK_SPANS", BLOCK)
+    monkeypatch.setattr(ready_spans, "UNPACKED_MIN", UNPACKED)
 
 
 def deep(count: int, **options: int | None) -> QueueDriver:
@@ -96,7 +96,7 @@ def test_messages_that_differ_within_an_entry_are_not_packed_and_keep_their_plac
     assert drain(q) == list(range(60))
 
 
-def test_a_lane_without_a_stretch_of_plain_entries_packs_nothing() -> None:
+def test_a_fifo_without_a_stretch_of_plain_entries_packs_nothing() -> None:
     q = QueueDriver()
     for _ in range(20):
         q.publish(b"a", b"longer")
@@ -234,7 +234,7 @@ def test_entries_of_a_block_need_not_follow_each_other() -> None:
     assert list(q.machine.live_indexes()) == []
 
 
-def test_priorities_have_lanes_of_their_own() -> None:
+def test_priorities_have_fifos_of_their_own() -> None:
     """R-PRI-1, R-PRI-4"""
     q = QueueDriver(max_priority=2)
     for number in range(40):
@@ -282,9 +282,9 @@ def test_an_empty_block_is_refused() -> None:
         block(**empty, counts=array("I"), sizes=array("I")).check()
 
 
-def test_a_lane_does_not_begin_with_a_block() -> None:
+def test_a_fifo_does_not_begin_with_a_block() -> None:
     with pytest.raises(ValueError, match="begins with a block"):
-        Lane(0, {}).restore([block()])
+        ReadySpans(0, {}).restore([block()])
 
 
 def test_a_truncated_snapshot_of_a_deep_queue_is_refused() -> None:
@@ -306,11 +306,11 @@ def test_spans_after_a_block_are_taken_up_as_they_were() -> None:
         return Span(entry, index, index + 1)
 
     first, between, last = span(1), span(12), span(23)
-    lane = Lane(0, entries)
-    lane.restore([first, block(), between, block(), last])
-    assert (list(lane.head), list(lane.tail)) == ([first], [last])
-    assert [item.first for item in lane.items() if isinstance(item, Span)] == [1, 12, 23]
-    assert [lane.pop(9).entry.index for _ in range(4)] == [1, 1, 2, 12]
+    fifo = ReadySpans(0, entries)
+    fifo.restore([first, block(), between, block(), last])
+    assert (list(fifo.head), list(fifo.tail)) == ([first], [last])
+    assert [item.first for item in fifo.items() if isinstance(item, Span)] == [1, 12, 23]
+    assert [fifo.pop(9).entry.index for _ in range(4)] == [1, 1, 2, 12]
 
 
 def test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes(
@@ -337,8 +337,8 @@ def test_a_packed_message_is_estimated_at_a_few_bytes() -> None:
     assert queue.machine.memory_bytes() == 0
     queue.publish(b"x")
     near_an_end = queue.machine.memory_bytes()
-    for _ in range(queue_lanes.UNPACKED_MIN + queue_lanes.BLOCK_SPANS):
+    for _ in range(ready_spans.UNPACKED_MIN + ready_spans.BLOCK_SPANS):
         queue.publish(b"x")
-    count = 1 + queue_lanes.UNPACKED_MIN + queue_lanes.BLOCK_SPANS
+    count = 1 + ready_spans.UNPACKED_MIN + ready_spans.BLOCK_SPANS
     packed = near_an_end * count - queue.machine.memory_bytes()
-    assert packed > queue_lanes.BLOCK_SPANS * near_an_end * 0.8
+    assert packed > ready_spans.BLOCK_SPANS * near_an_end * 0.8

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.server.management import kept_lists, listing, queues
-from brokerd.server.management.kept_lists import LISTS_MAX, QUEUES_MAX, KeptLists
+from brokerd.server.management import listing, query_cache, queues
+from brokerd.server.management.query_cache import LISTS_MAX, QUEUES_MAX, KeptLists
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 
@@ -126,4 +126,4 @@ async def test_lists_are_kept_up_to_a_bound_and_for_a_while() -> None:
     lists._clear()
     assert lists.get("new", 2) is None
     assert lists._end is not None
-    assert lists._end.when() > kept_lists.IDLE_S
+    assert lists._end.when() > query_cache.IDLE_S

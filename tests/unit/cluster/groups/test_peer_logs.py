@@ -10,8 +10,8 @@ import pytest
 
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.liveness import Liveness
+from brokerd.cluster.groups.peer_logs import QUIET_LOOKS, PeerLogs
 from brokerd.cluster.groups.refilling import Refilling
-from brokerd.cluster.groups.remembrance import QUIET_LOOKS, Remembrance
 from brokerd.cluster.groups.trust import Trust
 from brokerd.cluster.groups.write_queue import RefillStep, Step, WriteQueue
 from brokerd.raft.inputs import TransferLeadership
@@ -52,7 +52,7 @@ class FakeDriver:
 
 
 class FakeHost:
-    """What Remembrance and Refilling see of a host."""
+    """What PeerLogs and Refilling see of a host."""
 
     def __init__(self, wal: WriteAheadLog) -> None:
         self.node = A
@@ -106,7 +106,7 @@ class Rig:
         refilling = self.refilling = Refilling(self.host, self.wal, queue, self.host.renew)
         self.liveness = Liveness(1_500, 500)
         self.liveness.set_nodes(self.others, 0)
-        self.remembrance = Remembrance(self.host, self.wal, queue, self.liveness, refilling)
+        self.peer_logs = PeerLogs(self.host, self.wal, queue, self.liveness, refilling)
         self.driver = self.host.all[0]
         self.driver.refilling = refilling
 
@@ -121,16 +121,16 @@ class Rig:
         put(self.wal, UID, entry(index))
 
     def says(self, to: NodeId = B) -> peer_pb2.Position:
-        return peer_pb2.PeerFrame.FromString(self.remembrance.said_to(to)).position
+        return peer_pb2.PeerFrame.FromString(self.peer_logs.said_to(to)).position
 
 
 def exchange(one: Rig, other: Rig, one_name: NodeId, other_name: NodeId) -> None:
     """Both tell each other; what is new is on disk afterwards."""
     to_other, to_one = one.says(other_name), other.says(one_name)
-    other.remembrance.heard(one_name, to_other)
-    one.remembrance.heard(other_name, to_one)
+    other.peer_logs.heard(one_name, to_other)
+    one.peer_logs.heard(other_name, to_one)
     for rig in (one, other):
-        rig.remembrance.tick(10_000)
+        rig.peer_logs.tick(10_000)
         rig.queue.run()
 
 
@@ -156,11 +156,11 @@ def test_a_member_that_is_put_back_loses_its_vote_and_admits_it(pair: tuple[Rig,
         path.write_bytes(image)
     mine.start()
     assert mine.driver.trust.may_vote
-    mine.remembrance.heard(B, other.says(A))
+    mine.peer_logs.heard(B, other.says(A))
     assert not mine.driver.trust.may_vote
     assert mine.queue.run() == ["DoubtStep"]
     # As long as that is not said, the other one remembers.
-    other.remembrance.heard(A, peer_pb2.Position(log=remembered.log, runs=mine.says().runs))
+    other.peer_logs.heard(A, peer_pb2.Position(log=remembered.log, runs=mine.says().runs))
     assert other.says(A).remembered == remembered
     mine.restart()
     assert mine.wal.log(UID).damaged
@@ -173,10 +173,10 @@ def test_a_member_that_is_put_back_loses_its_vote_and_admits_it(pair: tuple[Rig,
     assert mine.driver.trust.may_vote, "it is not held against it twice"
     for _ in range(QUIET_LOOKS):
         assert mine.wal.doubts.places()
-        mine.remembrance.look()
+        mine.peer_logs.look()
         mine.queue.run()
     assert not mine.wal.doubts.places(), "new groups are not doubted for ever"
-    mine.remembrance.look()
+    mine.peer_logs.look()
 
 
 def test_what_is_not_noted_yet_is_not_admitted(pair: tuple[Rig, Rig]) -> None:
@@ -187,7 +187,7 @@ def test_what_is_not_noted_yet_is_not_admitted(pair: tuple[Rig, Rig]) -> None:
     mine.write(1)
     exchange(mine, other, A, B)
     promise = peer_pb2.LogPromise(log=mine.says().log, run=1, mark=12345, batch=10**6)
-    mine.remembrance.heard(B, peer_pb2.Position(remembered=promise))
+    mine.peer_logs.heard(B, peer_pb2.Position(remembered=promise))
     assert not mine.driver.trust.may_vote
     assert not mine.says().admitted
     assert mine.queue.run() == ["DoubtStep"]
@@ -230,13 +230,13 @@ def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) ->
     promise = peer_pb2.LogPromise(log=mine.says().log, run=1, mark=12345, batch=10**6)
     volatile = FakeDriver(mine.wal.log(UID), is_volatile=True)
     mine.host.all.append(volatile)
-    mine.remembrance.heard(B, peer_pb2.Position(remembered=promise))
+    mine.peer_logs.heard(B, peer_pb2.Position(remembered=promise))
     assert [type(step) for step in mine.queue.steps][1:] == [RefillStep]
     assert driver.trust.may_vote
     assert volatile.trust.may_vote
     driver.replica.commit_index = 0
     promise.batch += 1
-    mine.remembrance.heard(B, peer_pb2.Position(remembered=promise))
+    mine.peer_logs.heard(B, peer_pb2.Position(remembered=promise))
     assert not driver.trust.may_vote
     assert mine.host.renewed == [A]
 
@@ -255,9 +255,9 @@ def test_a_copy_is_trusted_when_all_others_have_spoken(tmp_path: Path) -> None:
     mine.driver.learn(trust.LogOpened(mine.wal.log(UID).damaged))
     assert not mine.driver.trust.may_vote
     for node in (B, C):
-        mine.remembrance.look()
+        mine.peer_logs.look()
         assert mine.queue.run() == []
-        mine.remembrance.heard(node, Rig(tmp_path / node).says(A))
+        mine.peer_logs.heard(node, Rig(tmp_path / node).says(A))
     assert mine.queue.run() == ["TrustStep"]
     assert mine.driver.trust.may_vote
     assert mine.driver.inputs == []
@@ -277,10 +277,10 @@ def test_a_lone_member_trusts_its_copy(tmp_path: Path) -> None:
     mine.liveness.set_nodes([], 0)
     mine.driver.learn(trust.LogOpened(mine.wal.log(UID).damaged))
     mine.driver.replica.configuration = alone
-    mine.remembrance.look()
+    mine.peer_logs.look()
     # One is opened while that is on its way to the disk.
     late: Any = mine.fake(30)
-    mine.remembrance.opens(late, is_new=False)
+    mine.peer_logs.opens(late, is_new=False)
     assert not late.trust.may_vote
     mine.host.all = [*mine.host.all, late]
     assert mine.queue.run() == ["TrustStep"]
@@ -297,7 +297,7 @@ def test_a_queue_that_comes_after_the_catalog_is_whole_is_not_doubted(tmp_path: 
 
     def opened(uid: int, *, is_new: bool) -> bool:
         driver: Any = mine.fake(uid)
-        mine.remembrance.opens(driver, is_new=is_new)
+        mine.peer_logs.opens(driver, is_new=is_new)
         return not driver.trust.may_vote
 
     assert opened(20, is_new=True), "no catalog yet"
@@ -316,12 +316,12 @@ def test_a_queue_that_comes_after_the_catalog_is_whole_is_not_doubted(tmp_path: 
 def test_a_log_at_rest_is_settled_once(tmp_path: Path) -> None:
     mine = Rig(tmp_path / "a")
     mine.write(1)
-    mine.remembrance.tick(100)
+    mine.peer_logs.tick(100)
     assert mine.queue.run() == []
-    mine.remembrance.tick(200)
+    mine.peer_logs.tick(200)
     assert mine.queue.run() == ["SettleStep"]
-    mine.remembrance.tick(300)
-    mine.remembrance.tick(400)
+    mine.peer_logs.tick(300)
+    mine.peer_logs.tick(400)
     assert mine.queue.run() == []
 
 
@@ -334,5 +334,5 @@ def test_nonsense_of_a_member_is_passed_over(tmp_path: Path) -> None:
         peer_pb2.Position(log=1, runs=[run] * 1_000),
         peer_pb2.Position(log=1, runs=[run], admitted=[run] * 1_000),
     ):
-        mine.remembrance.heard(B, position)
+        mine.peer_logs.heard(B, position)
     assert not mine.says().HasField("remembered")

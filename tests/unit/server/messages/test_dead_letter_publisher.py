@@ -19,7 +19,12 @@ from brokerd.core.queue.effects import DeadLetter, Dropped, GivenUp, Run
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
-from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
+from brokerd.server.messages.dead_letter_publisher import (
+    Addressed,
+    DeadLetterPublisher,
+    Pending,
+    Worker,
+)
 from brokerd.server.queues.turn_batches import TurnBatches
 from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from tests.unit.core.catalog_driver import CatalogDriver
@@ -116,10 +121,10 @@ class Rig:
         result = self.catalog.route("dlx", "dead")
         return Addressed("/", result, DEAD, result.queues)
 
-    def letterer(self) -> DeadLetterer:
+    def letterer(self) -> DeadLetterPublisher:
         """Return what publishes letters at most once."""
         sender = Sender(fakes.batches(self.groups, "n0"))
-        return DeadLetterer(self.queues, self.queues.client, self.routing, sender, print)
+        return DeadLetterPublisher(self.queues, self.queues.client, self.routing, sender, print)
 
     async def round(self) -> None:
         """Let the worker publish what waits; it settles what every target has."""
@@ -232,7 +237,9 @@ async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() 
     """R-DLX-19: at a start it was taken for one of a deleted queue, and was gone."""
     rig = Rig()
     sender = Sender(fakes.batches(rig.groups, "n0"))
-    letterer = DeadLetterer(rig.queues, rig.queues.client, rig.routing, sender, lambda work: None)
+    letterer = DeadLetterPublisher(
+        rig.queues, rig.queues.client, rig.routing, sender, lambda work: None
+    )
     source = rig.uids[0]
     letterer.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
     queues = {queue.uid: queue for queue in rig.catalog.view.queues()}
@@ -246,7 +253,7 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
     What clients reject by themselves is no poison.
     """
     rig = Rig()
-    worker = DeadLetterer(
+    worker = DeadLetterPublisher(
         rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
     )
     rig.queues.contents = lambda uid, run: [(("x", "k"), b"\0\0", b"body", b"")]  # type: ignore[method-assign]
@@ -268,7 +275,7 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
 
 async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked_at() -> None:
     rig = Rig()
-    worker = DeadLetterer(
+    worker = DeadLetterPublisher(
         rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
     )
     read: list[int] = []
@@ -289,7 +296,7 @@ async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked
 
 async def test_what_purges_settings_and_ends_take_is_counted_by_its_cause() -> None:
     rig = Rig()
-    worker = DeadLetterer(
+    worker = DeadLetterPublisher(
         rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
     )
     uid = rig.uids[0]

@@ -50,7 +50,7 @@ class _Address(Generic[T]):
         return len(self.unknown) + len(self.logged_in)
 
 
-class Strangers(Generic[T]):
+class Unauthenticated(Generic[T]):
     """Invariant: at most `places` strangers, at most `places_per_address` of one address."""
 
     def __init__(self, places: int, places_per_address: int) -> None:

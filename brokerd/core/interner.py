@@ -11,18 +11,18 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 #: Of so many different values those that come again are kept once.
-ALIKE_MAX = 1_000
+INTERNED_MAX = 1_000
 
 
-class Alike(Generic[T]):
-    """State: the values that were asked for, up to ALIKE_MAX."""
+class Interner(Generic[T]):
+    """State: the values that were asked for, up to INTERNED_MAX."""
 
     def __init__(self) -> None:
         self._kept: dict[T, T] = {}
 
-    def one(self, value: T) -> T:
+    def intern(self, value: T) -> T:
         """Return what is equal to it and was asked for before, or the value."""
         kept = self._kept
-        if len(kept) >= ALIKE_MAX and value not in kept:
+        if len(kept) >= INTERNED_MAX and value not in kept:
             kept.clear()
         return kept.setdefault(value, value)

@@ -1,6 +1,6 @@
 """Ready messages in the order in which they came, at a few bytes each where nobody looks.
 
-A span and its entry cost about 300 bytes, which only those near the two ends of a lane need to
+A span and its entry cost about 300 bytes, which only those near the two ends of a FIFO need to
 be.  In between, stretches of entries that are ready as a whole, never handed out and with messages
 of equal size are `Block`s of numbers (design/hot-path.md, "Scale": 150 bytes per ready message).
 What is packed and when follows from the commands alone, and a snapshot says it.
@@ -20,7 +20,7 @@ from brokerd.core.queue.queue_spans import Entry, Span
 
 #: Spans per block: the arrays' own size must not count, and unpacking one must not be felt.
 BLOCK_SPANS = 256
-#: So many spans at the front of a lane stay as they are, so that a queue whose consumers keep up
+#: So many spans at the front of a FIFO stay as they are, so that a queue whose consumers keep up
 #: packs nothing.
 UNPACKED_MIN = 512
 
@@ -122,7 +122,7 @@ def is_plain(span: Span) -> bool:
     )
 
 
-class Lane:
+class ReadySpans:
     """First in, first out: `head`, then `middle`, then `tail`.
 
     Invariants: `head` is not empty if anything is here; `middle` is empty or ends with a block;
@@ -143,25 +143,25 @@ class Lane:
 
     def append(self, span: Span) -> None:
         """Put a span behind the last one."""
-        lane = self.tail if self.middle else self.head
-        if lane and lane[-1].end == span.first and lane[-1].joins(span):
-            lane[-1].end = span.end
+        fifo = self.tail if self.middle else self.head
+        if fifo and fifo[-1].end == span.first and fifo[-1].joins(span):
+            fifo[-1].end = span.end
             self._plain = 0
             return
-        lane.append(span)
+        fifo.append(span)
         self._plain = self._plain + 1 if is_plain(span) else 0
-        if self._plain >= BLOCK_SPANS and (self.middle or len(lane) >= BLOCK_SPANS + UNPACKED_MIN):
-            self._pack(lane)
+        if self._plain >= BLOCK_SPANS and (self.middle or len(fifo) >= BLOCK_SPANS + UNPACKED_MIN):
+            self._pack(fifo)
 
-    def _pack(self, lane: deque[Span]) -> None:
+    def _pack(self, fifo: deque[Span]) -> None:
         """Make a block of the last spans."""
-        packed = [lane.pop() for _ in range(BLOCK_SPANS)]
+        packed = [fifo.pop() for _ in range(BLOCK_SPANS)]
         packed.reverse()
         for span in packed:
             del self._entries[span.entry.index]
-        if lane is self.tail:
-            self.middle.extend(lane)
-            lane.clear()
+        if fifo is self.tail:
+            self.middle.extend(fifo)
+            fifo.clear()
         self.middle.append(Block.of(packed))
         self._plain = 0
 
@@ -191,7 +191,7 @@ class Lane:
             self.tail.clear()
 
     def restore(self, items: list[Span | Block]) -> None:
-        """Fill an empty lane as it was when `items` yielded this."""
+        """Fill an empty FIFO as it was when `items` yielded this."""
         last = max((at for at, item in enumerate(items) if isinstance(item, Block)), default=-1)
         for at, item in enumerate(items):
             if isinstance(item, Block):
@@ -203,7 +203,7 @@ class Lane:
             else:
                 self.head.append(item)
         if not self.head and self.middle:
-            raise ValueError("a lane begins with a block")
+            raise ValueError("a FIFO begins with a block")
         ending = reversed(self.tail if self.middle else self.head)
         for span in islice(ending, BLOCK_SPANS):
             if not is_plain(span):
@@ -225,7 +225,7 @@ class Lane:
 
     def check(self) -> None:
         """Assert what the class promises."""
-        assert self.head or not (self.middle or self.tail), "the head of a lane is empty"
+        assert self.head or not (self.middle or self.tail), "the head of a FIFO is empty"
         assert self.middle or not self.tail, "a tail behind nothing"
         assert not self.middle or isinstance(self.middle[-1], Block), "the middle ends in a span"
         for block in self.blocks():

@@ -9,8 +9,8 @@ import pytest
 
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
-from brokerd.server.messages import queue_demand
-from brokerd.server.messages.queue_demand import QueueDemand
+from brokerd.server.messages import federation_demand
+from brokerd.server.messages.federation_demand import QueueDemand
 from tests.unit.core.queue_driver import QueueDriver, consumer
 
 DEADLINE_S = 10.0
@@ -24,11 +24,11 @@ class Queues:
         self.is_led = True
 
     def leads(self, uid: int) -> bool:
-        """See queue_demand.Queues."""
+        """See federation_demand.Queues."""
         return self.is_led and uid == 1
 
     def led_queues(self, uids: Sequence[int]) -> Sequence[tuple[object, QueueMachine]]:
-        """See queue_demand.Queues."""
+        """See federation_demand.Queues."""
         return [(None, self.queue.machine) for uid in uids if self.leads(uid)]
 
 
@@ -117,7 +117,7 @@ async def test_a_closed_watch_is_told_nothing_and_leaves_no_timer() -> None:
 
 async def test_after_a_change_the_next_one_is_seen_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """R-FQ-2: between two changes of a busy queue nobody waits for the calm look."""
-    monkeypatch.setattr(queue_demand, "LOOK_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(federation_demand, "LOOK_S", 100 * DEADLINE_S)
     queues, heard = Queues(), Heard()
     queues.queue.consume("a", prefetch=2)
     watch = QueueDemand(queues).watch(1, heard)
@@ -131,12 +131,12 @@ async def test_a_change_that_somebody_else_saw_wakes_the_calm_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """R-FQ-2: the timer that was set when all was calm does not stand in the way."""
-    monkeypatch.setattr(queue_demand, "LOOK_S", 100 * DEADLINE_S)
-    monkeypatch.setattr(queue_demand, "RESTLESS_S", 0.0)
+    monkeypatch.setattr(federation_demand, "LOOK_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(federation_demand, "RESTLESS_S", 0.0)
     queues, heard = Queues(), Heard()
     queues.queue.consume(prefetch=2)
     watch = QueueDemand(queues).watch(1, heard)
-    monkeypatch.setattr(queue_demand, "RESTLESS_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(federation_demand, "RESTLESS_S", 100 * DEADLINE_S)
     queues.queue.fill(3)
     watch.check()
     assert heard.all == [True, False]

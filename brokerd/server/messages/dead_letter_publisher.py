@@ -79,7 +79,7 @@ class Addressed:
 Missing = tuple[Pending, Addressed, Sequence[Target]]
 
 
-class DeadLetterer:
+class DeadLetterPublisher:
     """At-most-once publishing of one member, and its at-least-once workers by queue."""
 
     def __init__(

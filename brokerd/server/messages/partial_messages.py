@@ -36,7 +36,7 @@ class Holder(Protocol):
         ...
 
 
-class Unfinished:
+class PartialMessages:
     """Invariant: `total` and `_by_user` add up `_held`, which is in the order in which the
     messages began; a connection that holds nothing does not stand in it.
     """

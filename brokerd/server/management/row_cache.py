@@ -31,7 +31,7 @@ _NO_ROWS: dict[int, bytes] = {}
 As = tuple[int, frozenset[NodeId]]
 
 
-class RestingRows:
+class RowCache:
     """State: rows by their shape and the queue's uid, the shape that was asked for first in front;
     what else they depend on.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.core.alike import ALIKE_MAX, Alike
+from brokerd.core.interner import INTERNED_MAX, Interner
 from brokerd.core.queue_options import QueueOptions, kept
 
 
@@ -14,8 +14,8 @@ def test_what_is_equal_is_one_object() -> None:
 
 
 def test_values_that_never_come_again_are_not_kept_for_ever() -> None:
-    values: Alike[tuple[int]] = Alike()
-    for number in range(2 * ALIKE_MAX + 5):
-        assert values.one((number,)) == (number,)
-        assert len(values._kept) <= ALIKE_MAX
-    assert values.one((1,)) == (1,)
+    values: Interner[tuple[int]] = Interner()
+    for number in range(2 * INTERNED_MAX + 5):
+        assert values.intern((number,)) == (number,)
+        assert len(values._kept) <= INTERNED_MAX
+    assert values.intern((1,)) == (1,)

@@ -79,11 +79,7 @@ def _with(options: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., None
 def run(**options: Any) -> None:
     """Take over new segments and bring tables and report up to date."""
     try:
-        asked = _job_options(**options)
-        result = job.run(asked, _say)
-        _tell(result, options["out_dir"])
-        if result.hours and sys.stderr.isatty() and session.may_be_prepared(asked.spark):
-            _say("later runs here take four seconds less after `brokerctl telemetry prepare`")
+        _tell(job.run(_job_options(**options), _say), options["out_dir"])
     except _TOLD as error:
         raise click.ClickException(str(error)) from error
 
@@ -263,20 +259,6 @@ def _tell(result: job.Result, out_dir: Path) -> None:
     if result.hours:
         _say(f"of that {result.in_words()}")
         _say(f"report: {out_dir / 'publish' / 'report.html'}")
-
-
-@telemetry.command()
-def prepare() -> None:
-    """Make all later runs on this machine four seconds shorter, once.
-
-    Keeps the classes that Spark loads, 190 MB, in ~/.cache/brokerd (or that of $XDG_CACHE_HOME).
-    They may be deleted at any time; another Java or Spark wants them made anew.
-    """
-    try:
-        kept = session.prepare(_say)
-    except session.SparkUnavailable as error:
-        raise click.ClickException(str(error)) from error
-    _say(f"{kept} ({kept.stat().st_size / 1e6:,.0f} MB)")
 
 
 @telemetry.command()

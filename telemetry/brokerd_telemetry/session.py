@@ -1,5 +1,4 @@
-"""Starts Spark: finds Java, picks the JVM profile, local or with executors as pods; prepares this
-machine for quicker starts.
+"""Starts Spark: finds Java, picks the JVM profile, local or with executors as pods.
 
 design/telemetry.md §3, §4.2 (short runs), §5.5 and §14.3.
 Everything else in this package gets a ready SparkSession.
@@ -13,12 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-
-from brokerd_telemetry import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +30,6 @@ PARTITIONS_MAX = 8
 #: Code of 28 tables' plans is about as much as the JVM has room for by default with one compiler.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=96m -XX:+UseSerialGC -Xshare:auto"
 _QUIET = Path(__file__).with_name("log4j2.properties")
-#: The rehearsal's JVM has so long to write its classes and end.
-REHEARSAL_S_MAX = 120
 TEMPLATE = Path("/etc/telemetry/executor.yaml")
 DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
@@ -63,10 +57,8 @@ class SparkSettings:
         return self.master.startswith("k8s://")
 
 
-def find_java() -> str:
-    """Return what the java to use says of itself; SparkUnavailable if there is none, or it is too
-    old.
-    """
+def find_java() -> None:
+    """See that there is a java to use; SparkUnavailable if there is none, or it is too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     advice = "Install it with: apt-get install openjdk-17-jre-headless"
@@ -80,7 +72,6 @@ def find_java() -> str:
     if match is None or int(match[1]) < JAVA_MAJOR_MIN:
         found = said.stderr.splitlines()[0] if said.stderr else "something else"
         raise SparkUnavailable(f"Spark needs Java {JAVA_MAJOR_MIN}; {java} is {found}. {advice}")
-    return said.stderr
 
 
 def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str, str]:
@@ -178,18 +169,7 @@ def _kubernetes(settings: SparkSettings, environ: dict[str, str], options: str) 
 
 def start(settings: SparkSettings) -> SparkSession:
     """Return a session; one per process."""
-    java = find_java()
-    archive = None if settings.is_kubernetes else _archive(java)
-    classes = None if archive is None else archive.find()
-    # Looked at as a whole before it is used: the JVM goes on without one that is damaged.
-    return _launch(
-        settings,
-        [] if classes is None else [f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"],
-    )
-
-
-def _launch(settings: SparkSettings, own: list[str]) -> SparkSession:
-    """Return a session; own: options of the driver's JVM besides those of the settings."""
+    find_java()
     # Gotchas 1 and 2: workers must be this Python, and nothing binds the host's interfaces.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -199,7 +179,6 @@ def _launch(settings: SparkSettings, own: list[str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     values = configuration(settings, dict(os.environ))
-    values["spark.driver.extraJavaOptions"] += "".join(f' "{option}"' for option in own)
     conf = pyspark.SparkConf(loadDefaults=False)
     for name, value in values.items():
         conf.set(name, value)
@@ -217,86 +196,3 @@ def _launch(settings: SparkSettings, own: list[str]) -> SparkSession:
             tail = said.read()[-2000:].decode(errors="replace")
             raise SparkUnavailable(f"Spark did not start: {error}\n{tail}") from error
     return session
-
-
-# ---- prepare ---------------------------------------------------------------------------------
-
-
-def _archive(java: str) -> class_archive.Archive | None:
-    import pyspark
-
-    return class_archive.of(java, os.path.dirname(pyspark.__file__), dict(os.environ))
-
-
-def may_be_prepared(settings: SparkSettings) -> bool:
-    """Say whether `prepare` would make such sessions start sooner here."""
-    archive = None if settings.is_kubernetes else _archive(find_java())
-    return archive is not None and archive.find() is None
-
-
-def prepare(say: Callable[[str], None]) -> Path:
-    """Keep the classes that Spark loads for its next starts; return where."""
-    archive = _archive(find_java())
-    if archive is None:
-        raise SparkUnavailable("there is no place to keep it: set HOME or XDG_CACHE_HOME")
-    kept = archive.find()
-    if kept is not None:
-        say("it is there already")
-        return kept
-    say("Spark starts, and ends again; that takes half a minute")
-    try:
-        made = archive.new()
-    except OSError as error:
-        raise SparkUnavailable(f"nothing can be kept in {archive.folder}: {error}") from error
-    try:
-        _rehearse(f"-XX:ArchiveClassesAtExit={made}", made)
-        return archive.adopt(made)
-    finally:
-        made.unlink(missing_ok=True)
-
-
-def _rehearse(option: str, made: Path) -> None:
-    """Have a JVM do what a run's does, and wait for its end, when it writes what it has loaded."""
-    spark = _launch(SparkSettings(), [option])
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    jvm = gateway.proc
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            _exercise(spark, folder)
-        spark.stop()
-        gateway.shutdown()
-        jvm.stdin.close()
-        code = jvm.wait(REHEARSAL_S_MAX)
-    finally:
-        jvm.kill()
-    if code or not made.exists():
-        raise SparkUnavailable(
-            f"Java wrote no archive to {made.parent} (exit code {code}): it needs 200 MB there"
-        )
-
-
-def _exercise(spark: SparkSession, folder: str) -> None:
-    """Plans of the kind that tables are: what they load is what is kept."""
-    import pyarrow
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    at = f.timestamp_seconds("second")
-    rows = spark.createDataFrame(
-        pyarrow.table({"queue": ["q", "r"], "second": [1, 3600], "counts": [1, 2]})
-    ).withColumns({"hour": f.date_trunc("hour", at), "day": f.date_format(at, "yyyy-MM-dd")})
-    rows.repartition(2).write.partitionBy("day").parquet(f"{folder}/rows")
-    found = spark.read.parquet(f"{folder}/rows").where(f.col("counts") > 0)
-    by_queue = Window.partitionBy("queue").orderBy("second")
-    steps = found.withColumn("step", f.col("counts") - f.lag("counts", 1, 0).over(by_queue))
-    sums = steps.groupBy("queue", "hour").agg(
-        f.sum("step").alias("steps"), f.max_by("counts", "second").alias("last"),
-        f.collect_list(f.struct("second", "counts")).alias("all"),
-        f.expr("percentile_approx(counts, 0.5)").alias("half"), f.countDistinct("day"),
-    )  # fmt: skip
-    known = f.broadcast(found.select("queue", f.lit(1.0).alias("share")).distinct())
-    table = sums.join(known, "queue", "left").fillna({"share": 0.0}).orderBy("queue")
-    table.unionByName(table).coalesce(1).write.parquet(f"{folder}/table")
-    spark.read.parquet(f"{folder}/table").toArrow()
-    spark.sparkContext.parallelize([1, 2], 2).foreach(abs)

@@ -69,5 +69,10 @@ def badge(text: str, kind: str) -> str:
 
 
 def nothing(text: str) -> str:
-    """Return the calm line of a section that has nothing to tell."""
+    """Return the calm line of a section in which nothing is wrong."""
     return f'<p class="calm">{escape(text)}</p>'
+
+
+def empty(text: str) -> str:
+    """Return the line of a section without data, which says nothing good or bad."""
+    return f'<p class="empty">{escape(text)}</p>'

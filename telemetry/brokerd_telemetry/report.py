@@ -22,6 +22,7 @@ from brokerd_telemetry import (
     report_fates,
     report_head,
     schema,
+    verify,
 )
 from brokerd_telemetry.columns import report_sums
 from brokerd_telemetry.columns.report_sums import Book
@@ -122,6 +123,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
     letters = report_sums.letters(live.columns("deadletter_1h", hours, LETTERS))
     quality, unroutable, usage = rows("data_quality_1h"), rows("unroutable_1h"), rows("usage_1h")
     fates_of = report_sums.fates(live.columns("fates_1h", hours, FATES))
+    clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
     sections = [
         ("findings", "Findings", _findings(findings)),
         ("time", "What stood still", _standstill(rows, hours)),
@@ -143,9 +145,8 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("links", "Federation", _links(rows("federation_5m"))),
         ("shovels", "Shovels", _shovels(rows("shovel_5m"))),
         ("usage", "Usage", _usage(usage)),
-        ("quality", "How complete this is", _quality(quality, manifest)),
+        ("quality", "How complete this is", _quality(quality, manifest, clusters)),
     ]
-    clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
     fates = report_head.fates(
         usage, unroutable, letters, report_sums.gone(queues), report_sums.purged(queues)
     )
@@ -260,7 +261,7 @@ def _book(equation: str, book: Book) -> str:
 
 def _standstill(rows: Callable[[str], list[Row]], hours: list[str]) -> str:
     if not hours:
-        return page.nothing("Nothing was told.")
+        return page.empty("There is no hour to show.")
     found = pictures.lanes(rows("memory_episode"), rows("blocked_1h"), rows("federation_5m"))
     start_s = schema.hour_start_us(hours[0]) / 1e6
     end_s = (schema.hour_start_us(hours[-1]) + schema.HOUR_US) / 1e6
@@ -289,7 +290,7 @@ def _limits(minutes: Minutes, rows: Callable[[str], list[Row]], hours: list[str]
 
 def _consumers(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("No queue had a consumer when an interval ended.")
+        return page.empty("No queue had a consumer when an interval ended.")
     newest = max(row["window_start"] for row in rows)
     last = [row for row in rows if row["window_start"] == newest]
     lines = [
@@ -313,7 +314,7 @@ def _consumers(rows: list[Row]) -> str:
 
 def _blocked(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("Nobody was blocked.")
+        return page.nothing("No client was blocked.")
     sums: dict[tuple[str, str, str, str], list[float]] = {}
     for row in rows:
         key = (row["user"], row["vhost"] or "", row["cause"] or "", row["mode"] or "")
@@ -337,7 +338,7 @@ def _capacity(live: Live, hours: list[str]) -> str:
     days = sorted({f"{hour[:10]}T00" for hour in hours})[-1:]
     rows = live.rows("capacity_1d", days)
     if not rows:
-        return page.nothing("Members have not said how much memory they have.")
+        return page.empty("It is not known how much memory the members have.")
     kinds = {"ok": "good", "grow": "bad", "shrink": "dim", "not_enough_data": "dim"}
 
     def size(value: float | None) -> str:
@@ -363,7 +364,7 @@ def _capacity(live: Live, hours: list[str]) -> str:
 
 def _queues(queues: pyarrow.Table, minutes: Minutes, flow: list[Row]) -> str:
     if not len(queues):
-        return page.nothing("No queue has said anything.")
+        return page.empty("There is no row of a queue.")
     chart = charts.flow(flow, ("published", "enq", "ack"),
                         ("published by clients", "enqueued", "acknowledged"))  # fmt: skip
     shown = queues[: page.ROWS_SHOWN].to_pylist()
@@ -472,7 +473,7 @@ def _unroutable(rows: list[Row]) -> str:
 
 def _confirms(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("Nobody published with confirms.")
+        return page.empty("No client published with confirms.")
     top = max(row["p99_us"] or 0 for row in rows) or 1
     lines = [
         (
@@ -512,7 +513,7 @@ def _memory(rows: list[Row]) -> str:
 def _memory_parts(rows: list[Row]) -> str:
     """Return a line per part, a column per member: the newest figure, and the highest."""
     if not rows:
-        return page.nothing("No member has said what its memory is used for.")
+        return page.empty("It is not known what members use memory for.")
     last: dict[tuple[str, str], int] = {}
     highest: dict[tuple[str, str], int] = {}
     for row in sorted(rows, key=lambda row: row["window_start"]):
@@ -541,7 +542,7 @@ def _memory_parts(rows: list[Row]) -> str:
 
 def _links(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("No federation link has said anything.")
+        return page.empty("There is no federation link.")
     last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
     lines = [
         (
@@ -569,7 +570,7 @@ def _lag(row: Row) -> str:
 
 def _shovels(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("No shovel has said anything.")
+        return page.empty("There is no shovel.")
     last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
 
     def end(uri: str | None, queue: str | None, exchange: str | None) -> str:
@@ -593,7 +594,7 @@ def _shovels(rows: list[Row]) -> str:
 
 def _usage(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("Nobody has used anything.")
+        return page.empty("No client published or consumed.")
     names = ("in", "in_bytes", "out", "out_bytes", "confirmed", "redlv", "blocked_ms")
     sums: dict[tuple[str, str], dict[str, int]] = {}
     for row in rows:
@@ -614,7 +615,7 @@ def _usage(rows: list[Row]) -> str:
     return page.table(heads, lines, right=range(2, 9))
 
 
-def _quality(rows: list[Row], manifest: Manifest) -> str:
+def _quality(rows: list[Row], manifest: Manifest, clusters: list[str]) -> str:
     lines = [
         (
             row["node"], row["boot"][-8:], f"{row['window_start']:%m-%d %H:%M}",
@@ -631,15 +632,21 @@ def _quality(rows: list[Row], manifest: Manifest) -> str:
         f"<p>This run: {run.get('segments', 0):,} segments, {run.get('rows', 0):,} rows, "
         f"{run.get('quarantined', 0)} segments and {run.get('bad_rows', 0)} rows quarantined.</p>"
     )
-    last += _refused(run.get("rejected", ()))
+    last += _refused(run.get("rejected", ()), set(manifest.clusters()) - set(clusters))
     return last + page.table(heads, lines, raw=(7,), right=(3, 4, 5, 6, 8))
 
 
-def _refused(rejected: Collection[str] | dict[str, tuple[str, str]]) -> str:
-    """Return the segments that are not taken, by name."""
-    if not rejected:
-        return ""
+def _refused(
+    rejected: Collection[str] | dict[str, tuple[str, str]], others: Collection[str]
+) -> str:
+    """Return the segments that are not taken, by name.  others: clusters whose own pages name
+    theirs.
+    """
     whys = rejected if isinstance(rejected, dict) else dict.fromkeys(rejected, ("", ""))
+    others = {verify.cluster_folder(name) for name in others}
+    whys = {path: why for path, why in whys.items() if path.partition("/")[0] not in others}
+    if not whys:
+        return ""
     names = "; ".join(
         f"{path} ({reason})" if reason else path
         for path, (_, reason) in sorted(whys.items())[: page.ROWS_SHOWN]

@@ -42,7 +42,7 @@ def policies(rows: list[Row]) -> str:
     """
     told = newest(rows)
     if not told:
-        return page.nothing("No member has said what is declared.")
+        return page.empty("It is not known what is declared.")
     own = [row for row in told if row["policy"] is not None]
     lines = [
         (
@@ -66,7 +66,7 @@ def policies(rows: list[Row]) -> str:
             key=lambda row: (row["vhost"], row["object_kind"]),
         )
     ]  # fmt: skip
-    text = page.table(heads, lines, raw=(8,), right=(4,)) if lines else page.nothing("No policy.")
+    text = page.table(heads, lines, raw=(8,), right=(4,)) if lines else page.empty("No policy.")
     if bare:
         text += page.table(("vhost", "objects", "there are", "under no policy"), bare, right=(2, 3))
     return text

@@ -44,13 +44,18 @@ _NOTE = (
     "<p>What came, and what had waited before, is the sum of the figures to its right. To which "
     "queue an exchange's copies went, and with which routing keys, is not recorded.</p>"
 )
+_BELOW = (
+    "<p>An unknown figure below 0: more went on than is known to have come, as where the member "
+    "that published was not seen.</p>"
+)
 
 
 def section(fates: pyarrow.Table) -> str:
     """Return the section.  fates: of columns.report_sums."""
     if not len(fates):
-        return page.nothing("No message came, and none waited.")
-    return _NOTE + "".join(_kind(fates, kind) for kind in _KINDS)
+        return page.empty("No message came, and none waited.")
+    below = "" if min(fates["unknown"].to_pylist()) >= 0 else _BELOW
+    return _NOTE + below + "".join(_kind(fates, kind) for kind in _KINDS)
 
 
 def _kind(fates: pyarrow.Table, kind: str) -> str:

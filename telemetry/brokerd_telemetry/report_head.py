@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any
 
@@ -15,6 +16,8 @@ Row = dict[str, Any]
 
 #: What could not be seen is named so many times in the first line.
 UNSEEN_SHOWN = 4
+#: Of quality.NodeHour.why, where silence is all.
+_SILENCE = re.compile(r".* silent (\d\d:\d\d)-(\d\d:\d\d)")
 #: Of a client's message without a route, what the client did not ask to be told of (mandatory).
 _UNTOLD = ("dropped", "ae_missing", "ae_cycle")
 
@@ -97,26 +100,31 @@ def head(
     unbalanced = sum(book.unbalanced for book in books)
     judged = sum(book.judged for book in books)
     completeness = complete(quality)
-    least = "≥ " if unseen else ""
+    # Of what was not seen whole nothing is known to be good.
+    least, good = ("≥ ", "") if unseen else ("", "good")
     figures = [
         ("published by clients", f"{least}{found.published:,}", ""),
         ("delivered", f"{least}{found.delivered:,}", ""),
-        ("unroutable, dropped", f"{found.unroutable:,}", "warn" if found.unroutable else "good"),
-        ("lost", f"{found.lost:,}", "bad" if found.lost else "good"),
-        ("findings raised", str(len(raised)), "bad" if raised else "good"),
+        (
+            "unroutable, dropped",
+            f"{least}{found.unroutable:,}",
+            "warn" if found.unroutable else good,
+        ),
+        ("lost", f"{least}{found.lost:,}", "bad" if found.lost else good),
+        ("findings raised", str(len(raised)), "bad" if raised else good),
         (
             "books",
             f"{judged:,} balance" if not unbalanced else f"{unbalanced} do not balance",
-            "bad" if unbalanced else "good",
+            "bad" if unbalanced else good,
         ),
-        ("completeness", f"{completeness:.1%}", "good" if completeness >= 0.95 else "warn"),
+        ("completeness", f"{completeness:.1%}", good if completeness >= 0.95 else "warn"),
     ]
     span = f"{hours[0].replace('T', ' ')}:00 – {_end(hours[-1], until_us)} UTC" if hours else ""
     verdict = _verdict(raised, unbalanced, found, completeness, bool(unseen))
     not_seen = f'<p class="verdict warn">? {escape(unseen)}</p>' if unseen else ""
     return (
         f"<header><h1>{escape(clusters)}</h1>{not_seen}{verdict}"
-        f"<p>{escape(in_words(found, bool(unseen), untold))} {escape(span)}</p>"
+        f"<p>{escape(in_words(found, bool(unseen), untold))}</p><p>{escape(span)}</p>"
         f"{tiles(figures)}</header>"
     )
 
@@ -145,13 +153,38 @@ def unseen(quality: Iterable[Row], absent: Mapping[str, str]) -> str:
     quality: rows of data_quality_1h.  absent: members that the last run asked in vain, and why.
     """
     found = [f"{name} did not answer ({why})" for name, why in sorted(absent.items())]
-    whys = {row.get("why") or "" for row in quality} - {""}
-    found += sorted(whys)
+    found += _whys(quality)
     if not found:
         return ""
     more = len(found) - UNSEEN_SHOWN
     rest = f"; and {more:,} more, see below" if more > 0 else ""
     return f"Not all was seen: {'; '.join(found[:UNSEEN_SHOWN])}{rest}."
+
+
+def _whys(quality: Iterable[Row]) -> list[str]:
+    """Return why hours of members are not known whole; silence from hour to hour is one span."""
+    found: set[str] = set()
+    spans: list[tuple[str, datetime, datetime]] = []
+    for row in sorted(quality, key=lambda row: (row["node"], row["window_start"])):
+        why = row.get("why") or ""
+        silence = _SILENCE.fullmatch(why)
+        if silence is None:
+            found.add(why)
+            continue
+        begin, end = (_near(row["window_start"], clock) for clock in silence.groups())
+        if spans and spans[-1][0] == row["node"] and spans[-1][2] == begin:
+            begin = spans.pop()[1]
+        spans.append((row["node"], begin, end))
+    for node, begin, end in spans:
+        day = "" if end - begin < timedelta(days=1) else "%m-%d "
+        found.add(f"{node} silent {begin:{day}%H:%M}-{end:{day}%H:%M}")
+    return sorted(found - {""})
+
+
+def _near(hour: datetime, clock: str) -> datetime:
+    """Return when a clock shows this around an hour."""
+    at = hour.replace(hour=int(clock[:2]), minute=int(clock[3:]))
+    return at + timedelta(days=round((hour - at) / timedelta(days=1)))
 
 
 def _verdict(

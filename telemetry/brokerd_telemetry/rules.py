@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from brokerd_telemetry import schema
+
 Row = dict[str, Any]
 
 #: A retry loop takes a few rounds; a letter that went round so often comes to nothing.
@@ -367,10 +369,10 @@ def _books(row: Row, _: Facts) -> Iterable[Hit]:
 def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
     if row["completeness"] < 0.95 and not row.get("is_off"):
         why = row.get("why") or f"{row['node']}: {row['gap_rows']:,} rows lost"
-        told = "nothing" if not row["rows"] else f"{row['completeness']:.1%}"
+        seen = "nothing" if not row["rows"] else f"{row['completeness']:.1%}"
         yield Hit(
             "member", "", row["node"], row["completeness"], 0.95,
-            f"{told} was told of its time in this hour: {why}",
+            f"{seen} of its hour was seen: {why}",
             "" if row["rows"] else "other members say that it is up: have the job ask it, or see "
             "why it does not answer",
         )  # fmt: skip
@@ -391,7 +393,7 @@ def _wrong_clock(row: Row, _: Facts) -> Iterable[Hit]:
     if skew_s:
         where = "ahead of" if skew_s > 0 else "behind"
         yield Hit(
-            "member", "", row["node"], skew_s, 0,
+            "member", "", row["node"], skew_s, schema.CLOCK_S_MIN,
             f"its clock was {abs(skew_s):,.0f} s {where} those of the other members; its rows are "
             "kept, with their times put right by as much",
         )  # fmt: skip
@@ -400,7 +402,7 @@ def _wrong_clock(row: Row, _: Facts) -> Iterable[Hit]:
     if job_skew_s:
         where = "ahead of" if job_skew_s > 0 else "behind"
         yield Hit(
-            "member", "", row["node"], job_skew_s, 0,
+            "member", "", row["node"], job_skew_s, schema.CLOCK_S_MIN,
             f"its clock was {abs(job_skew_s):,.0f} s {where} that of the machine of the job when "
             "the job asked it; one of the two is wrong, and its rows stand as its own clock says",
         )  # fmt: skip

@@ -21,6 +21,8 @@ FLOW_US = 10_000_000
 FLOWS = range(MINUTE_US // FLOW_US)
 #: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
 GRACE_US = 30_000_000
+#: From so many seconds on members say of each other that a clock is off (telemetry_peers.py).
+CLOCK_S_MIN = 5.0
 
 #: Each is a delta and, as c_<name>, cumulative since the queue's birth.
 QUEUE_COUNTERS = (

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from brokerd.rpc.v1 import telemetry_pb2, telemetry_pb2_grpc
-from brokerd_telemetry import verify
+from brokerd_telemetry import schema, verify
 from brokerd_telemetry.commit import write_durably
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ ROUNDS_MAX = 2
 #: What a member may name as the address of another.
 _ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}:\d{1,5}")
 CHUNK_BYTES = 256 * 1024
-#: What members tell each other of (telemetry_peers.py).
-CLOCK_S_MIN = 5.0
 
 
 class SourceError(Exception):
@@ -103,7 +101,7 @@ class Pulled:
     #: Members that did not, and why: by name, or by address where nobody told names.
     absent: dict[str, str] = field(default_factory=dict)
     #: By name of a member, by how many seconds its clock is ahead of the one here, where that is
-    #: CLOCK_S_MIN or more.
+    #: schema.CLOCK_S_MIN or more.
     clocks: dict[str, float] = field(default_factory=dict)
 
 
@@ -245,7 +243,7 @@ def _ahead_s(now_us: int, began_s: float, ended_s: float) -> float:
     little, or an earlier version did not tell.
     """
     ahead_s = now_us / 1e6 - (began_s + ended_s) / 2
-    is_off = abs(ahead_s) - (ended_s - began_s) / 2 >= CLOCK_S_MIN
+    is_off = abs(ahead_s) - (ended_s - began_s) / 2 >= schema.CLOCK_S_MIN
     return round(ahead_s, 1) if now_us and is_off else 0.0
 
 

@@ -126,7 +126,7 @@ def test_the_newest_hour_says_how_far_a_clock_is_off_the_jobs() -> None:
     assert [each.job_skew_s for each in (old, new, other)] == [None, -300.0, None]
     (row,) = quality.table([new], [], {}, {})
     (hit,) = rules.BY_ID["TELE-CLOCK"].check(row, Facts())
-    assert hit.value == -300.0
+    assert (hit.value, hit.threshold) == (-300.0, 5.0)
     assert "300 s behind that of the machine of the job" in hit.message
     quality.note_clocks([other], {("", "m"): 9.0})
     assert other.job_skew_s == 9.0

@@ -45,7 +45,7 @@ def test_policies_of_no_use_come_first_and_names_are_escaped() -> None:
 
 def test_where_nobody_told_it_says_so() -> None:
     """Members of earlier versions do not tell what is declared."""
-    assert "No member has said" in report_declared.policies([])
+    assert "It is not known" in report_declared.policies([])
     assert "No policy." in report_declared.policies([objects("classic", 1, 1)])
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from brokerd_telemetry import report_head
+
+
+def at(hour: int) -> datetime:
+    return datetime(2026, 11, 20, tzinfo=UTC) + timedelta(hours=hour)
 
 
 def usage(user: str, **counts: int) -> dict[str, Any]:
@@ -57,7 +62,7 @@ def test_totals_of_what_was_not_seen_whole_are_the_least() -> None:
         "Clients published at least 3,498 messages (queues took 300 more than that), at least 3 "
         "were delivered, 7 went with queues that were deleted or expired, none is known to be lost."
     )
-    whole = {"cluster": "c", "window_start": 1, "completeness": 1.0, "why": ""}
+    whole = {"cluster": "c", "window_start": at(21), "completeness": 1.0, "why": ""}
     silent = whole | {"node": "n2", "completeness": 0.0, "why": "n2 silent 21:04-21:09"}
     quality = [whole | {"node": "n0"}, whole | {"node": "n1"}, silent]
     unseen = report_head.unseen(quality, {"n2": "no answer"})
@@ -66,6 +71,27 @@ def test_totals_of_what_was_not_seen_whole_are_the_least() -> None:
     assert page.index(unseen) < page.index("Nothing is wrong in the 66.7% that was told.")
     assert "<b>≥ 3,498</b>" in page
     assert "All is well." not in page
+    # What was not seen is not known to be good.
+    assert '<div class="tile "><b>≥ 0</b><span>lost</span></div>' in page
+    assert 'class="tile good"' not in page
+
+
+def test_silence_from_hour_to_hour_is_one_span() -> None:
+    def row(node: str, hour: int, silence: str) -> dict[str, Any]:
+        return {"node": node, "window_start": at(hour), "why": f"{node} {silence}".strip()}
+
+    quality = [
+        row("n1", 23, "silent 23:10-00:00"), row("n1", 24, "silent 00:00-00:30"),
+        row("n2", 22, "silent 22:00-22:10"), row("n2", 23, "silent 23:00-23:10"),
+        row("n2", 24, "silent 00:00-00:10, its last interval is lost"),
+    ]  # fmt: skip
+    assert report_head.unseen(quality, {}) == (
+        "Not all was seen: n1 silent 23:10-00:30; n2 silent 00:00-00:10, its last interval is "
+        "lost; n2 silent 22:00-22:10; n2 silent 23:00-23:10."
+    )
+    day = [row("n1", 14 + n, f"silent {(14 + n) % 24}:00-{(15 + n) % 24:02}:00") for n in range(10)]
+    day += [row("n1", 24 + n, f"silent {n:02}:00-{n + 1:02}:00") for n in range(14)]
+    assert report_head.unseen(day, {}) == ("Not all was seen: n1 silent 11-20 14:00-11-21 14:00.")
 
 
 def test_a_period_ends_when_the_newest_row_does() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow
-from brokerd_telemetry import report
+from brokerd_telemetry import report, report_fates
 from brokerd_telemetry.columns import report_sums
 
 AT = datetime(2026, 11, 20, 14, tzinfo=UTC)
@@ -66,3 +66,31 @@ def test_parts_of_memory_are_lines_and_members_columns() -> None:
     assert heads == ["part", "n0", "n1"]
     assert len(lines) == 31
     assert (lines[0][0], lines[1][0]) == ("all together", "part 29")
+
+
+def test_a_section_without_data_has_no_mark_that_all_is_well() -> None:
+    for section in (report._consumers([]), report._links([]), report._memory_parts([])):
+        assert 'class="calm"' not in section
+        assert 'class="empty"' in section
+
+
+def test_segments_of_another_cluster_are_named_on_its_own_page() -> None:
+    why = ("1 2", "gzip")
+    rejected = {"cluster=a+b/node=n0/x.gz": why, "cluster=a+c/node=n0/y.gz": why, "odd.gz": why}
+    page = report._refused(rejected, {"a/c"})
+    assert (
+        "Segments that could not be taken: cluster=a+b/node=n0/x.gz (gzip); odd.gz (gzip)" in page
+    )
+    assert report._refused({"cluster=a+c/node=n0/y.gz": why}, {"a/c"}) == ""
+
+
+def test_more_taken_than_came_is_explained() -> None:
+    row: dict[str, Any] = dict.fromkeys(("waited", "came", *report.FATES.names), 0)
+    row |= {"kind": "vhost", "object": "/", "vhost": "/"}
+
+    def section(unknown: int) -> str:
+        columns = {name: [value] for name, value in (row | {"unknown": unknown}).items()}
+        return report_fates.section(pyarrow.table(columns))
+
+    assert "An unknown figure below 0" in section(-433)
+    assert "An unknown figure below 0" not in section(3)

@@ -72,7 +72,7 @@ def test_a_member_that_was_not_asked_is_named(done: Done) -> None:
     found = done.of("not-asked", "SELECT DISTINCT object, message FROM findings WHERE {where} "
                     "AND rule = 'TELE-LOSS'")  # fmt: skip
     assert len({member for member, _ in found}) == 1
-    assert all("nothing was told" in message for _, message in found)
+    assert all("nothing of its hour was seen" in message for _, message in found)
     folder = done.out / "publish" / "clusters" / "world~not-asked-sound-0"
     page = (folder / "report.html").read_text()
     assert page.index("Not all was seen: ") < page.index("Clients published")

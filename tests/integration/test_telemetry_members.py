@@ -102,6 +102,9 @@ def test_a_member_whose_telemetry_is_off_is_known_to_be_so(tmp_path: Path) -> No
 
         assert eventually(named, "all members are found by one") == {"n2"}
         assert {row["node"] for row in rows(raw) if row["k"] == "_open"} == {"n0", "n1"}
+        by_it = pull(members[2], tmp_path / "by it")
+        assert len(by_it.reached) == 3
+        assert by_it.absent == {}
 
 
 def test_a_member_that_does_not_answer_is_absent_by_name(

@@ -31,8 +31,8 @@ from brokerd.telemetry.service import TelemetryService
 log = logging.getLogger(__name__)
 
 
-#: For the answers of the others, before the first row is written.
-FIRST_LOOK_S = 1.0
+#: For the answers of the others: before the first row is written, and while a job waits.
+LOOK_S = 1.0
 
 
 class Groups(Protocol):
@@ -278,12 +278,16 @@ class Telemetry:
 
     async def _run(self) -> None:
         interval_s = self._config.interval_ms / 1000
-        with contextlib.suppress(TimeoutError):
-            # The first rows are to tell of a clock that is wrong.
-            async with asyncio.timeout(FIRST_LOOK_S):
-                await self._sources.peers.look()
+        # The first rows are to tell of a clock that is wrong.
+        await self._look()
         self._begin()
         await asyncio.gather(self._sources.peers.run(interval_s), self._collect_each(interval_s))
+
+    async def _look(self) -> None:
+        """Ask the other members once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await self._sources.peers.look()
 
     async def _collect_each(self, interval_s: float) -> None:
         while True:
@@ -298,6 +302,8 @@ class Telemetry:
         whose telemetry is switched off.
         """
         if not self._config.enabled:
+            # The job finds the others by this member too.
+            await self._look()
             return
         async with self._collecting:
             sources = self._sources

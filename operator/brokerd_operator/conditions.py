@@ -185,7 +185,7 @@ EVENT_REASONS = (
     *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),
     *("AuthorityMade", "AuthoritySwitched", "AuthorityDropped", "AuthorityReplaced"),
     *("NamespaceUnavailable", "NamespaceAvailable", "MemberBlocked", "MemberRestarted"),
-    "NoPermission",
+    *("NoPermission", "RestartedUnasked"),
 )
 
 

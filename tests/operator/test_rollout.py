@@ -569,9 +569,9 @@ class Pods:
         return manifest
 
 
-def applied(made: naming.Context) -> dict[str, Any]:
+def applied(made: naming.Context, count: int = 1) -> dict[str, Any]:
     """The StatefulSet as the API server has it once it was applied, with a newer template."""
-    (found,) = [item for item in cluster.objects(made, 1) if item["kind"] == "StatefulSet"]
+    (found,) = [item for item in cluster.objects(made, count) if item["kind"] == "StatefulSet"]
     marks = {**(found["metadata"].get("annotations") or {}), APPLIED_HASH: digest(found, 32)}
     metadata = {**found["metadata"], "annotations": marks, "generation": 2}
     status = {"updateRevision": "orders-new", "observedGeneration": 2}

@@ -41,6 +41,8 @@ class Pass:
     #: Members that get other resources without a restart, in words.
     resizing: tuple[str, ...] = ()
     hold: Hold | None = None
+    #: What is wrong with the certificates that members show, where that is why none can be asked.
+    distrust: str = ""
     #: Members that have had their time to become ready, in words.
     late: tuple[str, ...] = ()
     #: Why members cannot start until somebody does something, in words.
@@ -119,6 +121,8 @@ def _of_members(spec: BrokerClusterSpec, state: Pass) -> tuple[str, str]:
     if state.was in _MOVING and not state.is_whole:
         # The last one that was restarted is part of the roll until it is back.
         return ("Progressing", text)
+    if state.distrust:
+        return ("WaitingForBroker", f"{text}; no member can be asked: {state.distrust}")
     if state.resizing:
         return ("Available", f"{text}; {'; '.join(state.resizing)}")
     return ("Available", text)

@@ -19,6 +19,10 @@ from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 #: Of the template that a pod was made from.
 REVISION_LABEL = "controller-revision-hash"
 
+#: Members are ready for so long before one is restarted that cannot be asked: longer than one that
+#: comes and goes.
+SETTLED_S = 60
+
 Json = Mapping[str, Any]
 
 
@@ -103,13 +107,34 @@ def is_by_system(pods: Iterable[Json]) -> bool:
 
 def certificates_of(stateful_set: Json) -> tuple[str, str | None] | None:
     """Secrets of the certificate and of its authority that the members are made with."""
-    template = (stateful_set.get("spec") or {}).get("template") or {}
+    return certificates_of_pod((stateful_set.get("spec") or {}).get("template") or {})
+
+
+def certificates_of_pod(pod: Json) -> tuple[str, str | None] | None:
+    """The same of one member, or of the template of all."""
     found = {
         item["name"]: str(item["secret"].get("secretName"))
-        for item in (template.get("spec") or {}).get("volumes") or ()
+        for item in (pod.get("spec") or {}).get("volumes") or ()
         if item.get("name") in naming.CERTIFICATE_VOLUMES and item.get("secret")
     }
     return (found["tls"], found.get("tls-ca")) if "tls" in found else None
+
+
+def unasked_obstacle(
+    pods: Sequence[Json], wanted: tuple[str, str | None], now: datetime.datetime
+) -> str:
+    """Why no member is restarted unasked for another certificate; "": it may be (ADR 71)."""
+    for pod in pods:
+        if certificates_of_pod(pod) == wanted:
+            return (
+                f"{pod_name(pod)} was made with Secret {wanted[0]} already, so a restart changes"
+                " nothing; what is written to a Secret members have some two minutes later"
+            )
+    for pod in pods:
+        turned = _time((_condition(pod, "Ready") or {}).get("lastTransitionTime"))
+        if turned is None or (now - turned).total_seconds() < SETTLED_S:
+            return f"the first one is restarted when all have been ready for {SETTLED_S} s"
+    return ""
 
 
 def is_behind(stateful_set: Json) -> bool:

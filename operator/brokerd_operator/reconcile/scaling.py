@@ -5,8 +5,9 @@ Members are numbered; the highest ordinals come last and go first. A newcomer is
 list before it runs, a leaver is off the list before it stops: then no majority is ever counted over
 members that are only starting or already gone. A member with an old template is restarted when
 everybody else is well and the broker says that no queue loses its majority (design/operator.md
-§5.10), unless something holds that back (rollout.py). For the cluster drivers of `sources/`
-and `local/`.
+§5.10), unless something holds that back (rollout.py). Where the members cannot be asked because of
+the certificate that they are to be rid of, the first one goes by their readiness (ADR 71). For the
+cluster drivers of `sources/` and `local/`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ class Step:
     member: str = ""
     count: int = 0
     reason: str = ""
+    #: Why the broker is not asked before a restart; "": it is.
+    unasked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """TLS to every member fails because of the certificate that it shows."""
+
+    #: Whose certificate, what is wrong with it, and what it is, in words.
+    problem: str
+    #: Why no restart is tried for it, in words; "": one gives the member another certificate.
+    obstacle: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,8 @@ class Fleet:
     before: int = 0
     #: The broker's list; None: it cannot be asked now.
     listed: frozenset[str] | None = None
+    #: Why it cannot be asked, where certificates are why.
+    distrust: Distrust | None = None
     ready: frozenset[str] = frozenset()
     #: Members that run with an old template, in any order.
     outdated: Collection[str] = ()
@@ -99,7 +114,7 @@ def _next_step(fleet: Fleet) -> Step:
     if fleet.listed is None:
         if fleet.current == fleet.desired and not fleet.outdated:
             return Step(StepKind.DONE)
-        return _restart_down(fleet) or Step(StepKind.WAIT, reason="no member can be asked yet")
+        return _restart_down(fleet) or _unasked(fleet)
     step = _scale(fleet, fleet.listed)
     return step or _roll(fleet)
 
@@ -131,6 +146,19 @@ def _above(fleet: Fleet, names: Collection[str], count: int) -> Sequence[str]:
         if prefix == fleet.name and ordinal.isdecimal() and int(ordinal) >= count:
             found.append((int(ordinal), name))
     return [name for _, name in sorted(found, reverse=True)]
+
+
+def _unasked(fleet: Fleet) -> Step:
+    """The first restart to a certificate by which members can be asked: by readiness alone."""
+    if fleet.distrust is None:
+        return Step(StepKind.WAIT, reason="no member can be asked yet")
+    problem = f"no member can be asked: {fleet.distrust.problem}"
+    step = _roll(fleet)
+    if step.kind is not StepKind.RESTART:
+        return step if step.reason else Step(StepKind.WAIT, reason=problem)
+    if fleet.distrust.obstacle:
+        return Step(StepKind.WAIT, reason=f"{problem}; {fleet.distrust.obstacle}")
+    return Step(StepKind.RESTART, step.member, unasked=problem)
 
 
 def _roll(fleet: Fleet) -> Step:
@@ -171,7 +199,10 @@ _SAID = {
 
 def said(step: Step) -> str:
     """Return a step in words, for a condition."""
-    return _SAID[step.kind].format(member=step.member, count=step.count, reason=step.reason)
+    text = _SAID[step.kind].format(member=step.member, count=step.count, reason=step.reason)
+    if step.unasked:
+        text += f", since Kubernetes says that all members are ready; {step.unasked}"
+    return text
 
 
 _PHASES = {

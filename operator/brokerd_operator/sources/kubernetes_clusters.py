@@ -30,7 +30,7 @@ from brokerd_operator.reconcile.lifecycle import Pass
 from brokerd_operator.reconcile.rollout import is_behind, is_pod_ready, is_pod_serving, pod_name
 from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind
 from brokerd_operator.settings import Settings
-from brokerd_operator.sources import serving_certificates
+from brokerd_operator.sources import serving_certificates, shown_certificates
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 from brokerd_operator.sources.cluster_certificates import (
     CertificateReport,
@@ -85,6 +85,8 @@ class Taken:
     #: Members that are in maintenance because the spec says so.
     fenced: tuple[str, ...]
     hold: rollout.Hold | None
+    #: What is wrong with the certificates that members show, where that is why none can be asked.
+    distrust: str = ""
 
 
 class KubernetesClusters:
@@ -337,12 +339,17 @@ class KubernetesClusters:
         if hold is None and old.names:
             hold = await self._bad_certificate(context)
         target = await self._target(context, current) if ready else None
+        listed = await members.listed(target) if spec.members_wanted else None
+        distrust = None
+        if listed is None and target is not None and spec.members_wanted:
+            distrust = await self._distrust(context, target, pods)
         fleet = Fleet(
             name=context.name,
             desired=spec.members_wanted,
             current=current,
             before=context.members or 0,
-            listed=await members.listed(target) if spec.members_wanted else None,
+            listed=listed,
+            distrust=distrust,
             ready=ready,
             outdated=old.names,
             fenced=fenced,
@@ -353,8 +360,23 @@ class KubernetesClusters:
         problem = complaint
         if not problem and step.kind in (StepKind.ADD, StepKind.REMOVE, StepKind.RESTART):
             is_up = step.member in ready
-            problem = await self._take(context, step, current, refusals, is_up=is_up)
-        return Taken(step, problem, old, tuple(fenced), hold)
+            problem = await self._take(body, context, step, current, refusals, is_up=is_up)
+        said = distrust.problem if distrust is not None else ""
+        return Taken(step, problem, old, tuple(fenced), hold, said)
+
+    async def _distrust(
+        self, context: Context, target: Target, pods: list[Json]
+    ) -> scaling.Distrust | None:
+        """Whether certificates are why no member can be asked, and a restart mends that."""
+        problem = await shown_certificates.problem(target)
+        if not problem:
+            return None
+        wanted = (context.tls_secret, context.ca_secret)
+        obstacle = rollout.unasked_obstacle(pods, wanted, datetime.datetime.now(datetime.UTC))
+        if not obstacle:
+            found = await self._certificates.inspect(context)
+            obstacle = found.problem and f"Secret {context.tls_secret}: {found.problem}"
+        return scaling.Distrust(problem, obstacle)
 
     async def _bad_certificate(self, context: Context) -> rollout.Hold | None:
         """Why no member is restarted: it would load a certificate that it does not yet show."""
@@ -385,11 +407,20 @@ class KubernetesClusters:
         return f"StatefulSet {context.name}: {', '.join(shown)}" if shown else ""
 
     async def _take(
-        self, context: Context, step: Step, current: int, refusals: Refusals, *, is_up: bool
+        self,
+        body: Body,
+        context: Context,
+        step: Step,
+        current: int,
+        refusals: Refusals,
+        *,
+        is_up: bool,
     ) -> str:
         """Do what a step asks of the broker or of a pod; "" or why not."""
         problem = ""
-        if step.kind is not StepKind.RESTART or is_up:
+        if step.unasked:
+            await self._emit(body, "Warning", "RestartedUnasked", scaling.said(step))
+        elif step.kind is not StepKind.RESTART or is_up:
             asked = await self._target(context, current, without=step.member)
             if asked is not None:
                 address = context.peer_address(step.member)
@@ -545,6 +576,7 @@ class KubernetesClusters:
             outdated=taken.outdated.names,
             resizing=taken.outdated.resizing,
             hold=taken.hold,
+            distrust=taken.distrust,
             late=tuple(late),
             obstacles=tuple(stuck),
             refused_pods=tuple(f"Pod {name}: {refused[name]}" for name in names if name in refused),

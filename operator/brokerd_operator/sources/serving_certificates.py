@@ -61,15 +61,15 @@ def inspect(
     try:
         pair = certificates.read_pair(certificate, key)
     except Unreadable as error:
-        return Inspection(None, _shown_of(certificate), f"{error}: write both tls.crt and tls.key")
-    shown = _shown(pair.certificate)
+        return Inspection(None, _of_first(certificate), f"{error}: write both tls.crt and tls.key")
+    text = shown(pair.certificate)
     problem = (
         _age(pair.validity, now)
         or _purpose(pair.certificate)
         or _missing_names(pair.names, hosts)
         or _chain(certificate, trusted, now)
     )
-    return Inspection(pair.validity, shown, problem)
+    return Inspection(pair.validity, text, problem)
 
 
 def _age(validity: Validity, now: float) -> str:
@@ -161,12 +161,13 @@ def _read(data: bytes) -> tuple[x509.Certificate, ...]:
     return tuple(found)
 
 
-def _shown_of(certificate: bytes) -> str:
+def _of_first(certificate: bytes) -> str:
     found = _read(certificate)
-    return _shown(found[0]) if found else ""
+    return shown(found[0]) if found else ""
 
 
-def _shown(certificate: x509.Certificate) -> str:
+def shown(certificate: x509.Certificate) -> str:
+    """Subject, issuer and end of its life."""
     end = rotation.time_text(certificate.not_valid_after_utc.timestamp())
     return (
         f"subject {_name(certificate.subject)}, issuer {_name(certificate.issuer)}, expires {end}"

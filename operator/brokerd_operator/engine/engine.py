@@ -98,6 +98,8 @@ class Engine:
         self.carrying: set[Key] = set()
         #: Resources whose last pass failed: what it wrote may be there or not.
         self.unsure: set[Key] = set()
+        #: Vhosts in which an Event has said that the administrator has no rights.
+        self.told_of_rights: set[Key] = set()
         #: What failed, and is told in statuses.
         self.refusals = Refusals(time.monotonic)
         #: Set when a broker can be asked for the first time.
@@ -160,6 +162,7 @@ class Engine:
         self.expired.pop(key, None)
         self.carrying.discard(key)
         self.unsure.discard(key)
+        self.told_of_rights.discard(key)
         self.refusals.forget(key)
         self._stop_waiting(key)
         if key.kind in BROKER_KINDS:

@@ -205,8 +205,8 @@ def _add_warning(
 async def tell_of_rights(
     engine: Engine, key: Key, entry: Entry, session: BrokerSession, now: datetime.datetime
 ) -> float | None:
-    """An Event where the administrator has no rights in a virtual host that a resource made, which
-    shows first when a purge is refused; seconds until there is something to say.
+    """An Event, once, where the administrator has no rights in a virtual host that a resource made,
+    which shows first when a purge is refused; seconds until there is something to say.
     """
     spec, account = entry.spec, session.account
     try:
@@ -219,7 +219,9 @@ async def tell_of_rights(
     if age_s < RIGHTS_AFTER_S:
         return RIGHTS_AFTER_S - age_s
     vhost = spec.resolved_name(entry.meta)
-    if not session.topology.has(Identity("permission", vhost, account)):
+    has_rights = session.topology.has(Identity("permission", vhost, account))
+    if not has_rights and key not in engine.told_of_rights:
+        engine.told_of_rights.add(key)
         text = (
             f"the administrator {account} has no permissions in virtual host '{vhost}': to publish"
             " to, read or purge its queues as this user, make a Permission for it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -503,6 +504,51 @@ def test_consumers_and_publishers_survive_the_loss_of_the_queues_leader(
         connection = members[2].connect()
         count = connection.channel().queue_declare("q", passive=True).method.message_count
         assert count == 0
+        connection.close()
+
+
+def test_what_a_member_that_stops_has_taken_is_confirmed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """What is published again after a restart, since it has no answer, doubles nothing."""
+    in_flight, size = 1000, 100
+    with cluster(tmp_path_factory.mktemp("stops"), 1) as (one,):
+        connection = one.connect()
+        connection.channel().queue_declare("q", durable=True, arguments=QUORUM)
+        connection.close()
+        client = Client(one.grpc_port)
+        call = client.publish()
+        count, confirmed = 0, set[int]()
+        with pytest.raises(grpc.RpcError) as ended:
+            while True:
+                while count - len(confirmed) < in_flight:
+                    first, count = count + 1, count + size
+                    call.send(batch(*(publication(n, "q") for n in range(first, count + 1))))
+                confirmed.update(numbers([call.next()], "confirmed"))
+                if count == 2 * in_flight:
+                    assert one.process is not None
+                    one.process.send_signal(signal.SIGTERM)
+        status: Any = ended.value
+        assert status.code() is grpc.StatusCode.UNAVAILABLE
+        assert "this member stops" in status.details()
+        call.half_close()
+        client.channel.close()
+        assert one.stop() == 0
+        # Some were on the way: else this shows nothing.
+        assert len(confirmed) < count
+        one.start()
+        one.wait_ready()
+        connection = one.connect()
+        channel = connection.channel()
+        assert ready(channel, "q") == len(confirmed)
+        client = Client(one.grpc_port)
+        call = client.publish()
+        again = sorted(set(range(1, count + 1)) - confirmed)
+        for first in range(0, len(again), size):
+            call.send(batch(*(publication(n, "q") for n in again[first : first + size])))
+        assert sorted(numbers(call.rest(), "confirmed")) == again
+        assert ready(channel, "q") == count
+        client.channel.close()
         connection.close()
 
 

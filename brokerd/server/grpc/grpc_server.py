@@ -21,6 +21,7 @@ from brokerd.config import BrokerConfig, LimitConfig
 from brokerd.core.unauthenticated import Unauthenticated, source_of
 from brokerd.rpc.v1 import admin_pb2_grpc, messages_pb2, messages_pb2_grpc, telemetry_pb2_grpc
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
+from brokerd.server.grpc import rpc_call
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.grpc.rpc_budget import Budget
 from brokerd.server.grpc.rpc_connection import READ_BYTES, RpcConnection
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 
 #: SEC-33.
 TLS_TIMEOUT_S = 5.0
-#: How long calls may take to end when the member stops.
-GRACE_S = 0.5
 #: Pause after a connection that could not be accepted (no descriptors left).
 ACCEPT_PAUSE_S = 0.1
 #: Complaints about clients come at most so often.
@@ -148,7 +147,7 @@ class GrpcServer:
         log.info("listening for gRPC on %s", address)
 
     async def stop(self) -> None:
-        """End all calls."""
+        """End all calls, what they have read answered (rpc_call.py)."""
         tasks = [*self._accepting, *self._arriving.values()]
         for task in tasks:
             task.cancel()
@@ -156,9 +155,9 @@ class GrpcServer:
         for listener in self._listeners:
             listener.close()
         for connection in list(self._connections):
-            connection.leave("this member stops")
+            connection.stop("this member stops: try again, elsewhere")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
+            async with asyncio.timeout(rpc_call.ANSWERS_S + rpc_call.GRACE_S):
                 await self._empty.wait()
         for connection in list(self._connections):
             connection.give_up()

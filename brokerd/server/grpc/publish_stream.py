@@ -175,20 +175,23 @@ class PublishStream:
     # ---- in ---------------------------------------------------------------------------------
 
     async def _read(self, batches: AsyncIterator[list[bytes]]) -> BaseException | None:
-        """Take requests until the client closes its side (None) or makes a mistake."""
-        async for batch in batches:
-            await self._wait_for_room()
-            try:
+        """Take requests until the client closes its side (None), makes a mistake, or the member
+        stops.
+        """
+        problem: BaseException | None = None
+        try:
+            async for batch in batches:
+                await self._wait_for_room()
                 self._take(batch)
-            except (errors.AmqpError, rpc_errors.CallRefused) as error:
-                self._offer()
-                return error
-            if not self._is_offer_due:
-                # Requests that are there at once do not let others run between: they are one batch.
-                self._is_offer_due = True
-                asyncio.get_running_loop().call_soon(self._offer_read)
+                if not self._is_offer_due:
+                    # Requests that are there at once do not let others run between: they are one
+                    # batch.
+                    self._is_offer_due = True
+                    asyncio.get_running_loop().call_soon(self._offer_read)
+        except (errors.AmqpError, rpc_errors.CallRefused) as error:
+            problem = error
         self._offer()
-        return None
+        return problem
 
     def _offer_read(self) -> None:
         """Do it for the reader, which waits for requests: the call ends with what fails here."""

@@ -35,6 +35,10 @@ WIDE_BYTES = 1024 * 1024
 FAST_S = 0.05
 #: A message of which more than this is missing is promised its memory before it is asked for.
 LARGE_BYTES = STREAM_BYTES // 2
+#: The member stops: so long calls may take to answer what they have read, and calls of one request
+#: to end.  Confirms that wait for an election come within it.
+ANSWERS_S = 3.0
+GRACE_S = 0.5
 #: A message in memory is at least that much more than its bytes.
 MESSAGE_BYTES = 64
 #: Deadlines beyond this (eleven days) are none; the loop's clock takes no such numbers.
@@ -112,6 +116,8 @@ class RpcCall:
         self._opened_s = 0.0
         self._counted = 0
         self._is_finished = False
+        #: Why nothing more is read, once the member stops.
+        self._farewell = ""
         self._sent_headers = False
         self._deadline: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
@@ -128,7 +134,7 @@ class RpcCall:
 
     def data_received(self, data: bytes, ends: bool) -> None:
         """Take data of the stream; the call is refused if it may not hold so much."""
-        if self._is_finished:
+        if self._is_finished or self._farewell:
             return
         try:
             messages = self._reader.feed(memoryview(data))
@@ -171,7 +177,7 @@ class RpcCall:
     def ask_for_more(self) -> None:
         """Open the stream's window as far as there is room for what comes."""
         stream = self.stream
-        if self.caller is None or self._has_ended or self._is_finished:
+        if self.caller is None or self._has_ended or self._is_finished or self._farewell:
             return
         missing = self._reader.missing
         if missing > LARGE_BYTES and not self._promised:
@@ -237,6 +243,8 @@ class RpcCall:
                 if self._reader.missing:
                     raise CallRefused(grpc.StatusCode.INTERNAL, "the last message is not whole")
                 return None
+            if self._farewell:
+                raise CallRefused(grpc.StatusCode.UNAVAILABLE, self._farewell)
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         return self._pop()
@@ -367,6 +375,25 @@ class RpcCall:
 
     def _expire(self) -> None:
         self._end_with(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def stop(self, text: str) -> None:
+        """The member stops: what has been read is still answered, then the call ends UNAVAILABLE.
+
+        The client knows then that what it sent and has no answer to was never taken.
+        """
+        self._farewell = text
+        self._wake()
+        left_s = GRACE_S
+        if self._handler.request_streaming:
+            left_s = ANSWERS_S
+        elif self._handler.response_streaming:
+            # A watch, as a rule: it has no end of its own.
+            left_s = 0.0
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(
+            left_s, self._end_with, grpc.StatusCode.UNAVAILABLE, text
+        )
 
     def stop_stalled(self) -> None:
         """End a large message that does not come, so that its memory serves others."""

@@ -351,6 +351,12 @@ class RpcConnection(asyncio.BufferedProtocol):
             if not self.calls:
                 self._close_soon()
 
+    def stop(self, text: str) -> None:
+        """The same, and end the calls with what they have read answered (rpc_call.py)."""
+        self.leave(text)
+        for call in list(self.calls.values()):
+            call.stop(text)
+
     def _close_soon(self) -> None:
         self._loop.call_soon(self.end, None)
 

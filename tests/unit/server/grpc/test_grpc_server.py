@@ -61,10 +61,15 @@ class Service:
         async for request in requests:
             await context.write(request)
 
+    async def watch(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.Event().wait()
+
     def handlers(self) -> dict[str, Any]:
         return {
             "One": grpc.unary_unary_rpc_method_handler(self.one, bytes, bytes),
             "Many": grpc.unary_stream_rpc_method_handler(self.many, bytes, bytes),
+            "Watch": grpc.unary_stream_rpc_method_handler(self.watch, bytes, bytes),
             "Gather": grpc.stream_unary_rpc_method_handler(self.gather, bytes, bytes),
             "Echo": grpc.stream_stream_rpc_method_handler(self.echo, bytes, bytes),
         }
@@ -108,6 +113,26 @@ async def failure(call: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""
+
+
+async def test_calls_of_all_kinds_end_when_the_member_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A status that says so, not a connection that breaks."""
+    monkeypatch.setattr(rpc_call, "GRACE_S", 0.05)
+    async with served() as (service, channel, server):
+        one = channel.unary_unary("/t.T/One")(b"wait", metadata=GOOD, timeout=WAIT_S)
+        watch = channel.unary_stream("/t.T/Watch")(b"", metadata=GOOD, timeout=WAIT_S)
+        assert await watch.read() == b"first"
+        echo = channel.stream_stream("/t.T/Echo")(metadata=GOOD, timeout=WAIT_S)
+        await echo.write(b"read")
+        assert await echo.read() == b"read"
+        await until(lambda: service.asked == ["somebody"])
+        await asyncio.wait_for(server.stop(), WAIT_S)
+        for call in (one, watch, echo):
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert await call.details() == "this member stops: try again, elsewhere"
+        assert service.was_cancelled.is_set()
 
 
 async def test_calls_of_all_kinds() -> None:

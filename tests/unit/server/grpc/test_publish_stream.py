@@ -18,6 +18,7 @@ from brokerd.core.catalog.identity import Identity
 from brokerd.core.queue import enqueue_commands
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.blocked_clients import BlockedClients
+from brokerd.server.grpc import rpc_call
 from brokerd.server.grpc.consume_stream import ConsumeStream
 from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
 from brokerd.server.grpc.message_service import MessageService
@@ -37,6 +38,9 @@ GOOD = (("authorization", "good"),)
 WAIT_S = 60.0
 REQUEST = messages_pb2.PublishRequest(
     publications=[messages_pb2.Publication(sequence=1, routing_key="q", body=b"body")]
+)
+REQUEST_2 = messages_pb2.PublishRequest(
+    publications=[messages_pb2.Publication(sequence=2, routing_key="q", body=b"body")]
 )
 
 
@@ -194,6 +198,41 @@ async def test_a_defect_of_the_writer_ends_the_call(caplog: pytest.LogCaptureFix
         services.queues.groups.answer()
         assert (await status_of(call))[0] is grpc.StatusCode.INTERNAL
     assert "gRPC /brokerd.v1.Messages/Publish failed" in caplog.text
+
+
+async def test_a_member_that_stops_answers_what_it_has_read() -> None:
+    services = Services()
+    async with served(services) as (stub, server):
+        call = stub.Publish(metadata=GOOD)
+        await call.write(REQUEST)
+        await until(lambda: bool(services.queues.groups.sent))
+        stopping = asyncio.create_task(server.stop())
+        # The client has heard that no further call is taken: nothing that it sends now is read.
+        (connection,) = server._connections
+        await until(lambda: connection.http2.is_leaving)
+        await call.write(REQUEST_2)
+        services.queues.groups.answer()
+        assert [(each.first, each.last) for each in (await call.read()).confirmed] == [(1, 1)]
+        code, text = await status_of(call)
+        assert (code, text) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "this member stops: try again, elsewhere",
+        )
+        await stopping
+        assert services.queues.groups.sent == []
+
+
+async def test_a_member_that_stops_does_not_wait_for_ever_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rpc_call, "ANSWERS_S", 0.05)
+    services = Services()
+    async with served(services) as (stub, server):
+        call = stub.Publish(metadata=GOOD)
+        await call.write(REQUEST)
+        await until(lambda: bool(services.queues.groups.sent))
+        await asyncio.wait_for(server.stop(), WAIT_S)
+        assert (await status_of(call))[0] is grpc.StatusCode.UNAVAILABLE
 
 
 class BrokenContext:

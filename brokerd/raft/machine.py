@@ -75,9 +75,9 @@ class Machine(Protocol):
         """
         ...
 
-    def blank(self) -> tuple[Callable[[], Machine], bytes] | None:
+    def factory(self) -> tuple[Callable[[], Machine], bytes] | None:
         """Return what makes another one that `restore` is to fill, best the same for all of a kind,
-        and an outline, which is what walks over all groups read; None: while so much is in it this
+        and an summary, which is what walks over all groups read; None: while so much is in it this
         one is to stay.
         """
         ...

@@ -75,7 +75,7 @@ class ToyMachine:
         """Every command is applied."""
         return
 
-    def blank(self) -> None:
+    def factory(self) -> None:
         return None
 
     def next_deadline_ms(self) -> int | None:

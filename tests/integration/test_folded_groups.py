@@ -79,7 +79,7 @@ async def test_a_command_to_a_folded_group_is_applied_everywhere(cluster: Cluste
     await until(lambda: are_folded(cluster) and have_all())
     for uid in UIDS:
         for member in cluster.all():
-            outline = member.host.folded.outline_of(uid)
+            outline = member.host.folded.summary_of(uid)
             assert outline == (b"2 values" if uid in member.host.folded else None)
     # Who looks leaves them as they are.
     assert are_folded(cluster)

@@ -519,7 +519,10 @@ def test_what_a_member_that_stops_has_taken_is_confirmed(
         client = Client(one.grpc_port)
         call = client.publish()
         count, confirmed = 0, set[int]()
-        with pytest.raises(grpc.RpcError) as ended:
+
+        def flood() -> None:
+            """Keep a thousand on the way; end the member in the middle."""
+            nonlocal count
             while True:
                 while count - len(confirmed) < in_flight:
                     first, count = count + 1, count + size
@@ -528,6 +531,9 @@ def test_what_a_member_that_stops_has_taken_is_confirmed(
                 if count == 2 * in_flight:
                     assert one.process is not None
                     one.process.send_signal(signal.SIGTERM)
+
+        with pytest.raises(grpc.RpcError) as ended:
+            flood()
         status: Any = ended.value
         assert status.code() is grpc.StatusCode.UNAVAILABLE
         assert "this member stops" in status.details()

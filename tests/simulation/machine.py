@@ -83,7 +83,7 @@ class SimMachine:
         """Return the live commands' indexes as ranges."""
         return [(index, index + 1) for index in self.live]
 
-    def blank(self) -> None:
+    def factory(self) -> None:
         """See Machine: tests fold it by themselves."""
         return
 

@@ -49,18 +49,18 @@ class Packing:
 
 
 class Kept:
-    """A folded group.  `folded.state` is packed, the machine's outline in front of it."""
+    """A folded group.  `folded.state` is packed, the machine's summary in front of it."""
 
-    __slots__ = ("folded", "inputs", "log_uid", "make", "outline_size")
+    __slots__ = ("folded", "inputs", "log_uid", "make", "summary_size")
 
     def __init__(
-        self, folded: Folded, log_uid: int, make: Callable[[], Machine], outline_size: int
+        self, folded: Folded, log_uid: int, make: Callable[[], Machine], summary_size: int
     ) -> None:
         self.folded = folded
         self.log_uid = log_uid
         #: Makes the machine.
         self.make = make
-        self.outline_size = outline_size
+        self.summary_size = summary_size
         #: What has come since; None: nothing.
         self.inputs: list[Input] | None = None
 
@@ -98,11 +98,11 @@ class FoldedGroups:
         folded: Folded,
         log_uid: int,
         make: Callable[[], Machine],
-        outline: bytes,
+        summary: bytes,
     ) -> None:
-        """Keep a replica; make, outline: as its machine gave them (`Machine.blank`)."""
-        state = self._packing.pack(outline + folded.state)
-        self._kept[uid] = Kept(replace(folded, state=state), log_uid, make, len(outline))
+        """Keep a replica; make, summary: as its machine gave them (`Machine.factory`)."""
+        state = self._packing.pack(summary + folded.state)
+        self._kept[uid] = Kept(replace(folded, state=state), log_uid, make, len(summary))
 
     def of(self, uid: int) -> Kept:
         """Return what is kept of a folded group."""
@@ -119,7 +119,7 @@ class FoldedGroups:
     def whole(self, kept: Kept) -> Folded:
         """Return what a replica is made of."""
         state = self._packing.unpack(kept.folded.state)
-        return replace(kept.folded, state=state[kept.outline_size :])
+        return replace(kept.folded, state=state[kept.summary_size :])
 
     def leader_of(self, uid: int) -> NodeId | None:
         """Return who leads a folded group, None of others."""
@@ -140,12 +140,12 @@ class FoldedGroups:
         machine.restore(self.whole(kept).machine_state())
         return machine
 
-    def outline_of(self, uid: int) -> bytes | None:
-        """Return the outline of a folded group's machine, None of others."""
+    def summary_of(self, uid: int) -> bytes | None:
+        """Return the summary of a folded group's machine, None of others."""
         kept = self._kept.get(uid)
         if kept is None:
             return None
-        return self._packing.unpack(kept.folded.state)[: kept.outline_size]
+        return self._packing.unpack(kept.folded.state)[: kept.summary_size]
 
     def progress_of(self, uid: int) -> Progress | None:
         """Return how far a folded group is, None of others."""

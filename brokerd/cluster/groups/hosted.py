@@ -189,16 +189,16 @@ class HostedGroups:
         driver = self.awake.get(uid)
         if driver is None or not driver.is_idle:
             return False
-        blank = driver.machine.blank()
-        folded = None if blank is None else driver.replica.fold()
-        if blank is None or folded is None:
+        factory = driver.machine.factory()
+        folded = None if factory is None else driver.replica.fold()
+        if factory is None or folded is None:
             return False
         log = self._wal.log(driver.log_uid)
         if log.snapshot_index:
             # Nobody asks again for what it needs.
             self._wal.set_live(driver.log_uid, driver.machine.live_indexes())
         log.let_go()
-        self.folded.put(uid, folded, driver.log_uid, *blank)
+        self.folded.put(uid, folded, driver.log_uid, *factory)
         del self.awake[uid]
         driver.close()
         driver.replica.close()

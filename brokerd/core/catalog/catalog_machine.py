@@ -106,7 +106,7 @@ class CatalogMachine:
         """See brokerd.raft.machine.Machine: every command is applied."""
         return
 
-    def blank(self) -> None:
+    def factory(self) -> None:
         """Return None: everybody looks at the catalog."""
         return
 

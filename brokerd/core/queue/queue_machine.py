@@ -27,8 +27,8 @@ from brokerd.core.queue import (
     enqueue_commands,
     queue_commands,
     queue_decoders,
-    queue_outline,
     queue_snapshot,
+    queue_summary,
 )
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
@@ -107,8 +107,8 @@ class QueueMachine(QueueState):
         """Return the log indexes that hold ready, checked-out or dead-letter messages."""
         return self.store.live_indexes()
 
-    def blank(self) -> tuple[Callable[[], QueueMachine], bytes] | None:
-        """Return what makes another one, and the outline of this one; None while clients use it or
+    def factory(self) -> tuple[Callable[[], QueueMachine], bytes] | None:
+        """Return what makes another one, and the summary of this one; None while clients use it or
         much is in it.
         """
         is_used = self.consumers.registered or self.unacked or self.letters.count or self.suspected
@@ -116,11 +116,11 @@ class QueueMachine(QueueState):
             return None
         if len(self.enqueuers) > ENQUEUERS_MAX or self.store.memory_bytes() > MESSAGES_BYTES_MAX:
             return None
-        return QueueMachine, self.outline()
+        return QueueMachine, self.summary()
 
-    def outline(self) -> bytes:
+    def summary(self) -> bytes:
         """Return what walks over all queues read of it."""
-        return queue_outline.encode(self)
+        return queue_summary.encode(self)
 
     def tick_command(self) -> bytes:
         """Return the command to propose at that deadline."""

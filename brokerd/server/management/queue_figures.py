@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.core.queue.queue_outline import UNKNOWN
+from brokerd.core.queue.queue_summary import UNKNOWN
 from brokerd.server.listings import memory_breakdown
 from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.management.call import Json

@@ -13,7 +13,7 @@ from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
-from brokerd.core.queue import client_sessions, effects, queue_commands, queue_outline
+from brokerd.core.queue import client_sessions, effects, queue_commands, queue_summary
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
@@ -64,13 +64,13 @@ class MemberQueues:
         assert isinstance(machine, QueueMachine)
         return machine
 
-    def outline(self, uid: int) -> bytes:
+    def summary(self, uid: int) -> bytes:
         """Return what walks over all queues read of one that has a replica here."""
-        return self.host.folded.outline_of(uid) or self.machine(uid).outline()
+        return self.host.folded.summary_of(uid) or self.machine(uid).summary()
 
     def messages_of(self, uid: int) -> int:
         """Return how many messages are in a queue that has a replica here, of any kind."""
-        return queue_outline.messages_of(self.outline(uid))
+        return queue_summary.messages_of(self.summary(uid))
 
     def _without_vote(self) -> list[int]:
         return [driver.uid for driver in self.host.refilling.without_vote()]

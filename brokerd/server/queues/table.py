@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from brokerd.core.queue.queue_outline import FIGURES, SIZE, levels_of, single_of
+from brokerd.core.queue.queue_summary import FIGURES, SIZE, levels_of, single_of
 from brokerd.server.loop.chunks import in_chunks
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Queues(Protocol):
         """Return the catalog's record, None if the queue is deleted."""
         ...
 
-    def outline(self, uid: int) -> bytes:
-        """Return what is read of a queue that has a replica here (queue_outline.py)."""
+    def summary(self, uid: int) -> bytes:
+        """Return what is read of a queue that has a replica here (queue_summary.py)."""
         ...
 
 
@@ -121,12 +121,12 @@ class Table:
         begin = place * _WIDTH
         self.cells[begin : begin + _QUEUE] = array("q", progress[1:])
 
-    def _write_queue(self, place: int, queue: Queue, outline: bytes) -> None:
+    def _write_queue(self, place: int, queue: Queue, summary: bytes) -> None:
         begin = place * _WIDTH
-        self.cells[begin + _QUEUE : begin + _WIDTH] = array("q", outline[:SIZE])
+        self.cells[begin + _QUEUE : begin + _WIDTH] = array("q", summary[:SIZE])
         self.vhosts[place] = queue.vhost
-        self.singles[place] = single_of(outline)
-        self.levels[place] = levels_of(outline)
+        self.singles[place] = single_of(summary)
+        self.levels[place] = levels_of(summary)
 
     def _write_no_queue(self, place: int) -> None:
         begin = place * _WIDTH
@@ -312,7 +312,7 @@ class QueueTable(Table):
                 self._write_no_queue(place)
                 self._recordless.add(uid)
             else:
-                self._write_queue(place, queue, self._queues.outline(uid))
+                self._write_queue(place, queue, self._queues.summary(uid))
                 if uid in self._queues.led:
                     self._count(uid, place, queue.vhost)
         elif uid in self._places:

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple, Protocol
 
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.core.queue import queue_outline
+from brokerd.core.queue import queue_summary
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 
@@ -121,5 +121,5 @@ class VanishedQueues:
                 error,
             )
             return
-        messages = queue_outline.messages_of(machine.outline())
+        messages = queue_summary.messages_of(machine.summary())
         self._dropped.of_vanished(*gone[1:], messages, was_away=True)

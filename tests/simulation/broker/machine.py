@@ -70,11 +70,11 @@ class WatchedQueue(QueueMachine):
             self._oracle.on_snapshot(self._node, self._uid, self.applied_index, data)
         return data
 
-    def blank(self) -> tuple[Callable[[], QueueMachine], bytes]:
+    def factory(self) -> tuple[Callable[[], QueueMachine], bytes]:
         """See QueueMachine: another one that is watched, whatever is in this one."""
-        who, outline = (self._oracle, self._node, self._uid), self.outline()
-        make = partial(WatchedQueue, *who, folded_at=self.applied_index, folded=outline)
-        return make, outline
+        who, summary = (self._oracle, self._node, self._uid), self.summary()
+        make = partial(WatchedQueue, *who, folded_at=self.applied_index, folded=summary)
+        return make, summary
 
     def restore(self, data: bytes) -> None:
         """See QueueMachine."""
@@ -85,6 +85,6 @@ class WatchedQueue(QueueMachine):
             super().snapshot() == data, f"{self._node}: a snapshot does not bring its state back"
         )
         self._oracle.require(
-            self._folded in (b"", self.outline()), f"{self._node}: what is listed of it is other"
+            self._folded in (b"", self.summary()), f"{self._node}: what is listed of it is other"
         )
         self._folded = b""

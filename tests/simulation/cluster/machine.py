@@ -33,7 +33,7 @@ class WatchedCatalog:
         self._applied_index = 0
         self.became_leader = machine.became_leader
         self.live_indexes = machine.live_indexes
-        self.blank = machine.blank
+        self.factory = machine.factory
         self.next_deadline_ms = machine.next_deadline_ms
         self.tick_command = machine.tick_command
         self.overview = machine.overview

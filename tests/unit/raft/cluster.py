@@ -96,7 +96,7 @@ class EchoMachine:
         """Say how much was applied, where a question for it came in time."""
         return b"%d" % len(self.applied) if command == b"count" and now_ms < 100 else None
 
-    def blank(self) -> None:
+    def factory(self) -> None:
         """Return None: it stays."""
         return
 

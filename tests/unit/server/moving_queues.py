@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.cluster.groups.group_clock import Moved
 from brokerd.cluster.groups.host_events import Progress
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.core.queue.queue_outline import FIGURES
+from brokerd.core.queue.queue_summary import FIGURES
 from brokerd.raft.messages import NodeId
 from brokerd.server.queues.table import AT, GROUP_COLUMNS, QueueTable
 from tests.unit.core.queue_driver import QueueDriver
@@ -82,9 +82,9 @@ class MovingQueues:
     def queue_uids(self) -> list[int]:
         return list(self.records)
 
-    def outline(self, uid: int) -> bytes:
+    def summary(self, uid: int) -> bytes:
         self.asked.append(uid)
-        return self.replicas[uid].queue.machine.outline()
+        return self.replicas[uid].queue.machine.summary()
 
     def without_vote(self) -> list[int]:
         return [uid for uid, replica in self.replicas.items() if replica.is_damaged]

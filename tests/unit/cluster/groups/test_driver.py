@@ -47,7 +47,7 @@ class Machine:
         """Every command is applied."""
         return
 
-    def blank(self) -> None:
+    def factory(self) -> None:
         return None
 
     def next_deadline_ms(self) -> None:

@@ -30,7 +30,7 @@ def test_machine_has_the_shape_of_a_replicated_machine(catalog: CatalogDriver) -
     machine = catalog.machine
     meta: Meta = StepMeta(5)
     assert machine.realise_everywhere
-    assert (machine.blank(), machine.look(b"{}", 0)) == (None, None)
+    assert (machine.factory(), machine.look(b"{}", 0)) == (None, None)
     assert machine.became_leader(meta) == []
     assert list(machine.live_indexes()) == []
     assert machine.next_deadline_ms() is None

@@ -133,26 +133,26 @@ def test_the_bodies_of_messages_are_not_in_the_state() -> None:
 def test_a_queue_that_nobody_uses_is_made_again_from_its_snapshot() -> None:
     q = QueueDriver(queue_type="quorum")
     q.publish(b"one", b"two")
-    blank = q.machine.blank()
-    assert blank is not None
-    make, outline = blank
+    factory = q.machine.factory()
+    assert factory is not None
+    make, summary = factory
     again = make()
     again.restore(q.machine.snapshot())
     assert again.snapshot() == q.machine.snapshot()
     assert again.overview() == q.machine.overview()
-    assert outline == q.machine.outline() == again.outline()
+    assert summary == q.machine.summary() == again.summary()
 
 
 def test_a_queue_that_is_used_or_holds_much_stays() -> None:
     q = QueueDriver(queue_type="quorum")
     q.consume()
-    assert q.machine.blank() is None
+    assert q.machine.factory() is None
     q = QueueDriver(queue_type="quorum")
     for _ in range(100):
         q.publish(b"x")
-    assert q.machine.blank() is None
+    assert q.machine.factory() is None
     q = QueueDriver(queue_type="quorum")
     for channel in range(1, 18):
         q.publish(b"x", channel=channel)
         q.reply(queue_commands.encode_purge())
-    assert q.machine.blank() is None
+    assert q.machine.factory() is None

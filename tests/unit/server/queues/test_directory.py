@@ -116,12 +116,12 @@ def test_a_reply_to_a_get_from_elsewhere_brings_its_message_along(member: Member
 
 def test_who_walks_reads_of_a_folded_queue_what_is_kept_of_it(member: Member) -> None:
     machine = member.queues.machine(UID)
-    assert member.queues.outline(UID) == machine.outline()
-    kept = b"an outline"
+    assert member.queues.summary(UID) == machine.summary()
+    kept = b"an summary"
     state = Figures(0, 0, 0, 0, 0, 0).pack() + machine.snapshot()
     folded = Folded(N0, HardState(), Configuration((N0,)), 0, (), state)
     member.replicas.folded.put(UID, folded, 1, QueueMachine, kept)
-    assert member.queues.outline(UID) == kept
+    assert member.queues.summary(UID) == kept
     again = member.replicas.folded.machine_of(UID)
     assert again is not None
     assert again.snapshot() == machine.snapshot()

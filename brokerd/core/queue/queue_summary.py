@@ -3,7 +3,7 @@
 Kept beside what a folded queue is made again of (ADR 61), so that ten thousand are listed without
 one of them being made.  In this process only: numbers in the machine's byte order, one for each of
 FIGURES, then two for each priority that has ready messages, then the tag of the consumer that is
-active alone (R-CS-7).  Made by `QueueMachine.outline`, read into server/queues/table.py.
+active alone (R-CS-7).  Made by `QueueMachine.summary`, read into server/queues/table.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SIZE = _NUMBERS.size
 
 
 def encode(state: QueueState) -> bytes:
-    """Return a queue's outline as it is."""
+    """Return a queue's summary as it is."""
     store, options, used_ms = state.store, state.options, state.last_used_ms
     head, limit = store.head(), options.delivery_limit
     ready, unacked, letters = store.ready, state.unacked, state.letters.count
@@ -82,23 +82,23 @@ def encode(state: QueueState) -> bytes:
     return numbers + active.id.tag.encode("utf-8", "surrogateescape")
 
 
-def messages_of(outline: bytes) -> int:
+def messages_of(summary: bytes) -> int:
     """Return how many messages are in the queue, delayed ones and waiting letters included."""
-    (messages,) = _FIRST.unpack_from(outline)
-    (delayed,) = _FIRST.unpack_from(outline, _DELAYED_AT)
+    (messages,) = _FIRST.unpack_from(summary)
+    (delayed,) = _FIRST.unpack_from(summary, _DELAYED_AT)
     return int(messages + delayed)
 
 
-def levels_of(outline: bytes) -> tuple[tuple[int, int], ...]:
+def levels_of(summary: bytes) -> tuple[tuple[int, int], ...]:
     """Return how many messages are ready in each priority that has some, highest first."""
-    return tuple(_LEVEL.iter_unpack(outline[SIZE : _end_of_levels(outline)]))
+    return tuple(_LEVEL.iter_unpack(summary[SIZE : _end_of_levels(summary)]))
 
 
-def single_of(outline: bytes) -> str | None:
+def single_of(summary: bytes) -> str | None:
     """Return the tag of the consumer that is active alone; none is empty."""
-    return outline[_end_of_levels(outline) :].decode("utf-8", "surrogateescape") or None
+    return summary[_end_of_levels(summary) :].decode("utf-8", "surrogateescape") or None
 
 
-def _end_of_levels(outline: bytes) -> int:
-    (priorities,) = _FIRST.unpack_from(outline, _PRIORITIES_AT)
+def _end_of_levels(summary: bytes) -> int:
+    (priorities,) = _FIRST.unpack_from(summary, _PRIORITIES_AT)
     return SIZE + _LEVEL.size * int(priorities)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from brokerd.core.queue.queue_commands import ReturnCause
-from brokerd.core.queue.queue_outline import (
+from brokerd.core.queue.queue_summary import (
     FIGURES,
     NUMBER_MAX,
     SIZE,
@@ -19,10 +19,10 @@ from tests.unit.core.queue_driver import QueueDriver, content
 
 
 def numbers(q: QueueDriver) -> dict[str, int]:
-    return dict(zip(FIGURES, array("q", q.machine.outline()[:SIZE]), strict=True))
+    return dict(zip(FIGURES, array("q", q.machine.summary()[:SIZE]), strict=True))
 
 
-def test_an_outline_has_the_figures_of_the_overview() -> None:
+def test_an_summary_has_the_figures_of_the_overview() -> None:
     q = QueueDriver(queue_type="quorum", delivery_limit=7)
     q.publish(b"one", b"two", b"three")
     q.consume("tag", prefetch=1)
@@ -38,11 +38,11 @@ def test_an_outline_has_the_figures_of_the_overview() -> None:
     )
     assert {name: found[name] for name in same} == {name: overview[name] for name in same}
     assert {name: found[name] for name in overview["counters"]} == overview["counters"]
-    assert messages_of(q.machine.outline()) == 3
+    assert messages_of(q.machine.summary()) == 3
     assert (found["messages"], found["is_unattended"], found["delivery_limit"]) == (3, 0, 7)
     assert found["memory_bytes"] == q.machine.memory_bytes()
     assert found["head_ms"] == overview["head_enqueued_ms"]
-    assert single_of(q.machine.outline()) is None
+    assert single_of(q.machine.summary()) is None
 
 
 def test_what_is_delayed_is_in_the_queue() -> None:
@@ -52,7 +52,7 @@ def test_what_is_delayed_is_in_the_queue() -> None:
     q.consume(prefetch=1)
     q.publish(b"one", b"two")
     q.requeue((0, 1), cause=ReturnCause.REJECT)
-    assert (numbers(q)["delayed"], messages_of(q.machine.outline())) == (1, 2)
+    assert (numbers(q)["delayed"], messages_of(q.machine.summary())) == (1, 2)
 
 
 def test_what_there_is_not_is_unknown() -> None:
@@ -66,10 +66,10 @@ def test_what_there_is_not_is_unknown() -> None:
 
 def test_the_consumer_that_is_active_alone_is_named() -> None:
     q = QueueDriver(single_active_consumer=True)
-    assert single_of(q.machine.outline()) is None
+    assert single_of(q.machine.summary()) is None
     q.consume("tag \udcff")
     q.consume("next")
-    assert single_of(q.machine.outline()) == "tag \udcff"
+    assert single_of(q.machine.summary()) == "tag \udcff"
 
 
 def test_ready_messages_are_told_by_priority_but_for_those_that_came_back() -> None:
@@ -77,22 +77,22 @@ def test_ready_messages_are_told_by_priority_but_for_those_that_came_back() -> N
     q = QueueDriver(queue_type="quorum", delivery_limit=7, max_priority=31)
     q.publish(*(content(priority=priority) for priority in (9, 9, 1)))
     q.get()
-    found, outline = numbers(q), q.machine.outline()
+    found, summary = numbers(q), q.machine.summary()
     assert (found["returned"], found["publishers"], found["priorities"]) == (0, 1, 2)
-    assert levels_of(outline) == ((9, 1), (1, 1))
-    assert single_of(outline) is None
+    assert levels_of(summary) == ((9, 1), (1, 1))
+    assert single_of(summary) is None
     q.channel_down()
-    found, outline = numbers(q), q.machine.outline()
+    found, summary = numbers(q), q.machine.summary()
     assert (found["ready"], found["returned"], found["priorities"]) == (3, 1, 2)
-    assert levels_of(outline) == ((9, 1), (1, 1))
+    assert levels_of(summary) == ((9, 1), (1, 1))
 
 
 def test_a_tag_behind_priorities_is_read() -> None:
     q = QueueDriver(queue_type="quorum", single_active_consumer=True, max_priority=31)
     q.publish(content(priority=9), content(priority=9))
     q.consume("tag \udcff", prefetch=1)
-    assert levels_of(q.machine.outline()) == ((9, 1),)
-    assert single_of(q.machine.outline()) == "tag \udcff"
+    assert levels_of(q.machine.summary()) == ((9, 1),)
+    assert single_of(q.machine.summary()) == "tag \udcff"
 
 
 def test_a_counter_of_another_version_is_left_out() -> None:

@@ -68,7 +68,7 @@ class NullMachine:
     def live_indexes(self) -> Sequence[tuple[int, int]]:
         return []
 
-    def blank(self) -> None:
+    def factory(self) -> None:
         return None
 
     def next_deadline_ms(self) -> int | None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 class SmallMachine(ToyMachine):
     """A toy that may be made again."""
 
-    def blank(self) -> tuple[Callable[[], ToyMachine], bytes]:  # type: ignore[override]
+    def factory(self) -> tuple[Callable[[], ToyMachine], bytes]:  # type: ignore[override]
         return SmallMachine, b"%d values" % len(self.values)
 
 
@@ -79,8 +79,8 @@ async def test_a_command_to_a_folded_group_is_applied_everywhere(cluster: Cluste
     await until(lambda: are_folded(cluster) and have_all())
     for uid in UIDS:
         for member in cluster.all():
-            outline = member.host.folded.summary_of(uid)
-            assert outline == (b"2 values" if uid in member.host.folded else None)
+            summary = member.host.folded.summary_of(uid)
+            assert summary == (b"2 values" if uid in member.host.folded else None)
     # Who looks leaves them as they are.
     assert are_folded(cluster)
 

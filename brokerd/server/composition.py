@@ -100,10 +100,10 @@ from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.directory import MemberQueues
 from brokerd.server.queues.identity import Process
+from brokerd.server.queues.in_flight import InFlight
 from brokerd.server.queues.leaders import CatalogOptions, QueueLeaders
-from brokerd.server.queues.publisher import OnWayLimits
 from brokerd.server.queues.replicas import Listeners, QueueGroups
-from brokerd.server.queues.turn_batches import TurnBatches
+from brokerd.server.queues.turn import Turn
 from brokerd.server.queues.vanished import VanishedQueues
 from brokerd.server.runtime import MemberRuntime
 from brokerd.storage.wal import WriteAheadLog
@@ -166,7 +166,6 @@ class Access:
     callers: Callers
     wheel: DeadlineWheel
     partial_messages: PartialMessages
-    on_way: OnWayLimits
     #: Of the listeners for clients; whoever listens with TLS adds its own.
     certificate_files: list[CertificateFiles[ssl.SSLContext]]
 
@@ -246,7 +245,8 @@ def _base(given: Dependencies) -> Base:
     config, host, groups = given.config, given.host, given.groups
     tasks = Tasks(given.task_ended)
     refused = RefusedPublishes(groups.refusal)
-    batches = TurnBatches(
+    limits = config.limits
+    turn = Turn(
         groups,
         config.node_name,
         host.incarnation,
@@ -254,9 +254,9 @@ def _base(given: Dependencies) -> Base:
         # The simulator's is not the machine's.
         clock=asyncio.get_running_loop().time,
         refused=refused.count,
+        in_flight=InFlight(limits.queue_unconfirmed_bytes),
     )
-    process = Process(batches)
-    limits = config.limits
+    process = Process(config.node_name, host.incarnation)
     this = (given.profile, process, host, groups, limits)
     catalog = MemberCatalog(*this, given.keyring, tasks.spawn)
     queues = MemberQueues(host, groups, given.wal)
@@ -272,7 +272,7 @@ def _base(given: Dependencies) -> Base:
         process=process,
         catalog=catalog,
         queues=queues,
-        queue_client=QueueClient(groups, batches.settlements, limits.operation_timeout_ms / 1000),
+        queue_client=QueueClient(turn, limits.operation_timeout_ms / 1000),
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
         refused=refused,
         variables=Variables(config),
@@ -308,7 +308,6 @@ def _access(base: Base) -> Access:
         callers=Callers(authenticator, view),
         wheel=DeadlineWheel(),
         partial_messages=PartialMessages(),
-        on_way=OnWayLimits(limits.queue_unconfirmed_bytes),
         certificate_files=[],
     )
 
@@ -325,7 +324,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
     client = base.queue_client
     deliveries = DeliveryHub(client.resume, consumed.changed)
-    tracer = Tracer(view, routing.router, process)
+    tracer = Tracer(view, routing.router, process.node, client)
     objects = MemberObjects(
         node=process.node,
         config=config,
@@ -518,7 +517,7 @@ def build_fronts(member: Member) -> Fronts:
     config, process, view = base.config, base.process, base.catalog.view
     told = Told(
         base.queues.caches,
-        (access.partial_messages, access.on_way),
+        (access.partial_messages, base.queue_client.in_flight),
         base.counters,
         base.host.own,
         access.alarms.set,
@@ -607,7 +606,6 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
             messages=messages.routing,
             deliveries=messages.deliveries,
             replies=messages.replies,
-            on_way=access.on_way,
             tracer=messages.tracer,
             counters=base.counters,
             now_ms=access.wheel.now_ms,
@@ -627,6 +625,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
         catalog=base.catalog,
         members=base.host,
         sender=base.process,
+        client=base.queue_client,
         routing=messages.routing,
         queues=base.queues,
         alarm=access.alarms.reason,
@@ -654,7 +653,6 @@ def _message_service(
         messages=messages.routing,
         deliveries=messages.deliveries,
         replies=messages.replies,
-        on_way=access.on_way,
         blocked=access.connections.blocked,
         clock_ms=base.process.clock_ms,
         blocking_reason=access.alarms.reason,

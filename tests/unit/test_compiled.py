@@ -49,7 +49,7 @@ def test_what_a_publish_passes_is_compiled() -> None:
     passed = {
         *("amqp/channel", "amqp/connection", "server/amqp/connection", "server/amqp/session"),
         *("server/amqp/channel_publishes", "server/messages/pipeline", "server/messages/routing"),
-        *("server/queues/publisher", "server/queues/turn_batches", "server/queues/stream"),
+        *("server/queues/turn", "server/queues/in_flight", "server/queues/stream"),
         *("server/queues/client", "server/queues/leaders", "server/queues/deliveries"),
         *("cluster/groups/group_client", "cluster/groups/inbox", "cluster/groups/driver"),
         *("core/queue/enqueue_commands", "core/queue/queue_machine", "raft/node", "storage/wal"),

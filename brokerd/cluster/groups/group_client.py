@@ -98,8 +98,6 @@ class GroupClient:
         self._groups_max = IDLE_MAX
         self._interned: Interner[tuple[NodeId, ...]] = Interner()
         self._by_id: dict[int, tuple[Group, Command]] = {}
-        #: The sum of the groups' pending_bytes, and how many groups have some.
-        self._pending_bytes, self._pending_groups = 0, 0
         #: Nodes that are down, with what says why a group that lives there alone takes nothing.
         self._down: dict[NodeId, Callable[[int], str]] = {}
         #: Since when groups have taken nothing; those that wait for nothing may be among them.
@@ -137,9 +135,6 @@ class GroupClient:
             return
         if group.retry is not None:
             group.retry.cancel()
-        self._count(group, -group.pending_bytes)
-        for _, done in group.room:
-            self._loop.call_soon(done)
         for command in group.commands():
             self._by_id.pop(command.id, None)
             if not command.is_finished:
@@ -151,21 +146,9 @@ class GroupClient:
         return uid in self._members
 
     def pending_bytes(self, uid: int) -> int:
-        """Return the bytes of the group's commands that have no answer yet (back-pressure)."""
+        """Return the bytes of the group's commands that have no answer yet."""
         group = self._groups.get(uid)
         return 0 if group is None else group.pending_bytes
-
-    def pending_in_all(self) -> tuple[int, int]:
-        """Return the bytes of all commands that have no answer yet, and of how many groups."""
-        return self._pending_bytes, self._pending_groups
-
-    def when_below(self, uid: int, size: int, done: Callable[[], None]) -> None:
-        """Have `done` called, later and once, when no more bytes than that have no answer."""
-        group = self._groups.get(uid)
-        if group is None or group.pending_bytes <= size:
-            self._loop.call_soon(done)
-        else:
-            group.room.append((size, done))
 
     # ---- groups that nobody leads ---------------------------------------------------------------
 
@@ -337,7 +320,7 @@ class GroupClient:
             return None
         self._by_id[command.id] = (group, command)
         group.add(command)
-        self._count(group, len(data))
+        group.pending_bytes += len(data)
         self._pump(group)
         return command
 
@@ -508,24 +491,9 @@ class GroupClient:
         self._by_id.pop(command.id, None)
         group.drop_finished()
         size = len(command.data)
-        self._count(group, -size)
-        if group.room:
-            self._make_room(group)
+        group.pending_bytes -= size
         if group.sent.pop(command.id, None) is not None:
             group.sent_bytes -= size
-
-    def _count(self, group: Group, size: int) -> None:
-        before = group.pending_bytes
-        group.pending_bytes += size
-        self._pending_bytes += size
-        self._pending_groups += bool(group.pending_bytes) - bool(before)
-
-    def _make_room(self, group: Group) -> None:
-        below = [done for size, done in group.room if group.pending_bytes <= size]
-        if below:
-            group.room = [item for item in group.room if group.pending_bytes > item[0]]
-            for done in below:
-                self._loop.call_soon(done)
 
     def _refused(self, command_id: int, sender: NodeId, status: int, leader: NodeId | None) -> None:
         found = self._by_id.get(command_id)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brokerd.cluster.groups.asked import Answer
@@ -50,8 +49,6 @@ class Group:
     sent_bytes: int = 0
     waiting: deque[Command] | None = None
     pending_bytes: int = 0
-    #: Who waits for fewer of them: (bytes, whom to call).
-    room: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     #: Those of `sent` and `waiting` that go in envelopes; a finished one may be among them, but
     #: not in front.
     once: deque[Command] | None = None
@@ -73,7 +70,7 @@ class Group:
     @property
     def is_idle(self) -> bool:
         """Nothing is on its way or waits, and nothing is known that others do not know."""
-        is_used = self.sent or self.waiting or self.once or self.room or self.pending_bytes
+        is_used = self.sent or self.waiting or self.once or self.pending_bytes
         return not (is_used or self.retry or self.refusal or self.is_replica_wrong)
 
     def add(self, command: Command) -> None:

@@ -29,7 +29,7 @@ from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
 from brokerd.server.queues.deliveries import LocalConsumer, Part
 from brokerd.server.queues.gets import Got
-from brokerd.server.queues.stream import ALL_HELD, GET_SETTLES_MAX, ChannelStream, Holder, Settle
+from brokerd.server.queues.stream import ALL_HELD, GET_SETTLES_MAX, Holder, Settle
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class ChannelDeliveries:
         self.connection = connection
         self.channel = channel
         self.uid = services.identity.next_uid()
-        self.stream = ChannelStream(services.identity.batches, self.uid)
+        self.stream = services.queue_client.open(
+            self.uid, self.answered, source=connection.gate, in_flight=self._in_flight
+        )
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.consumers: dict[str, LocalConsumer] = {}
         self.prefetch = 0
@@ -129,6 +131,15 @@ class ChannelDeliveries:
 
     def slow_is_over(self) -> None:
         """The get has its answer; `Session` goes on with what waits for that."""
+
+    def answered(self, outcomes: list[tuple[int, int, int]]) -> None:
+        """A queue has answered what was published; `ChannelPublishes` knows how to go on."""
+
+    def _in_flight(self, size: int) -> None:
+        if size > 0:
+            self.connection.unconfirmed.take(size)
+        else:
+            self.connection.unconfirmed.give(-size)
 
     def letters_sent(self) -> None:
         """What was rejected has been sent on; `Session` goes on with what waits for that."""

@@ -18,7 +18,7 @@ from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.channel_deliveries import FLUSH_BYTES, ChannelDeliveries
 from brokerd.server.messages import message_checks, reply_to
 from brokerd.server.messages.pipeline import Checked, Pipeline, Target
-from brokerd.server.queues.publisher import UNNUMBERED, Credit, Publisher
+from brokerd.server.queues.stream import UNNUMBERED
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.router import RouteResult
@@ -52,16 +52,8 @@ class ChannelPublishes(ChannelDeliveries):
         self.published = 0
         #: Publish methods that were allowed, and where they go.
         self.targets: dict[bytes, Target] = {}
-        self.publisher = Publisher(
-            services.identity.batches,
-            self.uid,
-            self.answered,
-            self._in_flight,
-            stream=self.stream,
-            credit=Credit(connection.gate, services.on_way),
-        )
         self.pipeline = Pipeline(
-            services.messages, services.replies, connection, self.publisher, self, self.totals
+            services.messages, services.replies, connection, self.stream, self, self.totals
         )
 
     # ---- publishing -------------------------------------------------------------------------
@@ -190,9 +182,3 @@ class ChannelPublishes(ChannelDeliveries):
             # Counted once they are on their way.
             count = partial(self.confirm_clock.confirmed, acks, nacks)
             self.connection.call_after_flush(count)
-
-    def _in_flight(self, size: int) -> None:
-        if size > 0:
-            self.connection.unconfirmed.take(size)
-        else:
-            self.connection.unconfirmed.give(-size)

@@ -16,7 +16,7 @@ from brokerd.core.message import Content
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.transactions import Publish
 from brokerd.server.catalog.catalog_writer import QueueStuck
-from brokerd.server.queues.publisher import UNNUMBERED
+from brokerd.server.queues.stream import UNNUMBERED
 
 if TYPE_CHECKING:
     from brokerd.server.messages.pipeline import Target
@@ -37,7 +37,7 @@ async def publish(
         if session.has_ended:
             return
         _send(session, target, result, content, (), is_refused=not result.queues)
-    session.publisher.flush()
+    session.stream.flush()
 
 
 def _send(

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from brokerd.server.messages.tracing import Tracer
     from brokerd.server.queues.client import QueueClient
     from brokerd.server.queues.deliveries import DeliveryHub
-    from brokerd.server.queues.publisher import OnWayLimits
     from brokerd.telemetry.counters import Counters
 
 
@@ -82,7 +81,6 @@ class ChannelServices:
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies
-    on_way: OnWayLimits
     tracer: Tracer
     counters: Counters
     #: The monotonic clock of the connections' deadlines, in milliseconds.

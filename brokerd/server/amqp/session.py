@@ -93,7 +93,7 @@ class Session(ChannelPublishes):
                 self._publishes(event.items)
                 return
             # A get, say, finds what the channel published before.
-            self.publisher.flush()
+            self.stream.flush()
             if type(event) is events.AcksReceived:
                 class_id, method_id = 60, 80
                 self._acks(event.acks)
@@ -248,7 +248,7 @@ class Session(ChannelPublishes):
         self._waiting.clear()
         self.gettings.clear()
         self.connection.gate.release(f"busy {self.channel}")
-        self.publisher.close()
+        self.stream.close()
         written = self.written()
         if self.tx is not None:
             self.tx.abandon()
@@ -260,7 +260,7 @@ class Session(ChannelPublishes):
             self.services.deliveries.remove(consumer.id)
         self.consumers.clear()
         self._backlog.clear()
-        self.publisher.leave({uid: written.get(uid, {}) for uid in self.groups})
+        self.stream.leave({uid: written.get(uid, {}) for uid in self.groups})
 
     # ---- publishes --------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class Session(ChannelPublishes):
                     break
                 self._publish_run(target, run)
         finally:
-            self.publisher.offer()
+            self.stream.offer()
             self._send_confirms()
 
     def _ask_first(

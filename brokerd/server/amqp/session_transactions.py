@@ -50,7 +50,7 @@ def commit(session: ChannelPublishes, _: methods.TxCommit) -> Coroutine[Any, Any
             tx.confirms,
             is_refused=publish.is_refused,
         )
-    session.publisher.flush()
+    session.stream.flush()
     session.commit_settlements()
     tx.settle_answers()
     if not tx.confirms.outstanding:

@@ -117,7 +117,7 @@ class ConsumeStream:
             return
         uid, consumer_id = self._consumer.uid, self._consumer.id
         self._services.deliveries.remove(consumer_id)
-        self._stream.ended({uid: {consumer_id.tag: self._written()}})
+        self._stream.leave({uid: {consumer_id.tag: self._written()}})
 
     def _written(self) -> list[Range]:
         """Return the numbers that the client was sent and has not settled."""
@@ -190,7 +190,7 @@ class ConsumeStream:
             has_counts=queue.type == "quorum",
         )
         self._consumer = consumer
-        self._stream = ChannelStream(self._services.identity.batches, uid)
+        self._stream = self._services.queue_client.open(uid)
         caller.reads = queue.name
         # Registered first: deliveries may come before the checkout is answered.
         self._services.deliveries.add(consumer)

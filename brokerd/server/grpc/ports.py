@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.queues.client import QueueClient
     from brokerd.server.queues.deliveries import DeliveryHub
-    from brokerd.server.queues.publisher import OnWayLimits
 
 
 # ---- the Messages service -----------------------------------------------------------------------
@@ -83,7 +82,6 @@ class StreamServices:
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies
-    on_way: OnWayLimits
     #: Those whom an alarm keeps from publishing.
     blocked: BlockedClients
     #: The wall clock.

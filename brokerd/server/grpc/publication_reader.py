@@ -20,7 +20,7 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_properties
 from brokerd.server.grpc.rpc_errors import CallRefused
 from brokerd.server.messages import message_checks
-from brokerd.server.queues.turn_batches import BATCH_BYTES_MAX
+from brokerd.server.queues.turn import BATCH_BYTES_MAX
 
 #: Publications of one request, and other fields.
 PUBLICATIONS_MAX = 4096

@@ -28,8 +28,7 @@ from brokerd.server.grpc.publication_reader import (
     PublicationReader,
 )
 from brokerd.server.messages.pipeline import Pipeline, Target
-from brokerd.server.queues.publisher import Credit, Publisher
-from brokerd.server.queues.turn_batches import BATCH_BYTES_MAX
+from brokerd.server.queues.turn import BATCH_BYTES_MAX
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ class PublishStream:
         self._counters = services.messages.counters
         self._caller = caller
         self._context = context
-        identity = services.identity
-        self._uid = identity.next_uid()
+        self._uid = services.identity.next_uid()
         self._confirms = SequenceConfirms()
         self._totals = self._counters.totals[client_totals.GRPC]
         self._clock = self._counters.confirm_clock(caller.vhost, caller.user, self._totals)
@@ -130,15 +128,11 @@ class PublishStream:
         self._revision = 0
         self._targets: dict[Key, Target] = {}
         self._reader = PublicationReader()
-        self._publisher = Publisher(
-            identity.batches,
-            self._uid,
-            self.answered,
-            self._in_flight,
-            credit=Credit(self, services.on_way),
+        self._stream = services.queue_client.open(
+            self._uid, self.answered, source=self, in_flight=self._in_flight
         )
         self._pipeline = Pipeline(
-            services.messages, services.replies, caller, self._publisher, self, self._totals
+            services.messages, services.replies, caller, self._stream, self, self._totals
         )
 
     async def run(self, batches: AsyncIterator[list[bytes]]) -> None:
@@ -170,7 +164,7 @@ class PublishStream:
 
     def _end(self) -> None:
         self._finish_run()
-        self._publisher.leave()
+        self._stream.leave()
 
     # ---- in ---------------------------------------------------------------------------------
 
@@ -203,10 +197,10 @@ class PublishStream:
             self._defect.set_exception(error)
 
     def _offer(self) -> None:
-        """Send what was read, or let it wait while enough is on its way (queues/publisher.py)."""
+        """Send what was read, or let it wait while enough is on its way (queues/stream.py)."""
         self._is_offer_due = False
         self._finish_run()
-        self._publisher.offer()
+        self._stream.offer()
         self._due.set()
 
     async def _wait_for_room(self) -> None:

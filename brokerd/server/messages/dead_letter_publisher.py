@@ -23,13 +23,12 @@ from brokerd.core.message import Content
 from brokerd.core.queue import deaths, effects
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue_options import QueueOptions
-from brokerd.raft.messages import NodeId
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import pipeline, ports, rerouting
 from brokerd.server.messages.dead_letter_headers import record_death
 from brokerd.server.queues import ports as queue_ports
 from brokerd.server.queues.client import QueueClient
-from brokerd.server.queues.publisher import Publisher, Target, at_most_once
+from brokerd.server.queues.stream import ChannelStream, Target
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +96,12 @@ class DeadLetterPublisher:
         self._sender = sender
         self._spawn = spawn
         self._workers: dict[int, Worker] = {}
-        self._publisher = at_most_once(sender)
+        self._stream = client.open_at_most_once()
         self._cycles: set[tuple[str, ...]] = set()
 
     def reroute(self, uid: int, effect: effects.Reroute) -> None:
         """To the queue's alternate exchange (R-MQ-2)."""
-        rerouting.reroute(self._queues, self._routing, self._publisher, uid, effect)
+        rerouting.reroute(self._queues, self._routing, self._stream, uid, effect)
 
     def log_cycle(self, cycling: list[str], history: list[Death]) -> None:
         """R-DLX-32: each list of queues once."""
@@ -119,7 +118,7 @@ class DeadLetterPublisher:
 
     def publish(self, uid: int, effect: effects.DeadLetter) -> None:
         """At most once: route and forget (R-DLX-4, -18, -19)."""
-        routing, publisher = self._routing, self._publisher
+        routing, stream = self._routing, self._stream
         queue = self._queues.queue_of(uid)
         if queue is None:
             return
@@ -141,7 +140,7 @@ class DeadLetterPublisher:
                     self.log_cycle(cycling, history)
                 targets = [target for target in result.queues if target.name in kept]
                 self._make_known(targets)
-                pipeline.send_own(routing, publisher, queue.vhost, result, [letter], 1, targets)
+                pipeline.send_own(routing, stream, queue.vhost, result, [letter], 1, targets)
                 outcome = _outcome(result, bool(targets), bool(cycling))
                 routing.counters.dead_lettered(
                     vhost=queue.vhost,
@@ -158,7 +157,7 @@ class DeadLetterPublisher:
                 self._give_up(queue, effect.reason, run, content, outcome)
                 if not targets and not cycling:
                     self._unrouted(queue, effect.exchange, result)
-        publisher.flush()
+        stream.flush()
 
     def _unrouted(self, queue: Queue, exchange: str, result: RouteResult) -> None:
         """R-DLX-18: nobody waits for it; it is counted, and told of once a minute."""
@@ -170,15 +169,8 @@ class DeadLetterPublisher:
         )
 
     def _make_known(self, targets: Sequence[Queue]) -> None:
-        """Have what goes to queues that are in the catalog wait for them.
-
-        While a member starts, a queue may have expired messages before this one has been opened:
-        a group that nobody has made known counts as deleted, and takes everything over.
-        """
-        groups = self._sender.batches.groups
         for target in targets:
-            if not groups.knows(target.uid):
-                groups.set_members(target.uid, map(NodeId, target.members))
+            self._client.make_known(target.uid, target.members)
 
     def _addressed(self, uid: int, letter: Pending, options: QueueOptions) -> Addressed:
         """Return where a letter of a queue goes, and the message that goes there."""
@@ -274,7 +266,7 @@ class DeadLetterPublisher:
                 uid,
                 self._queues,
                 self._client,
-                self._sender,
+                self._sender.next_uid(),
                 self._routing,
                 partial(self._addressed, uid),
             )
@@ -313,21 +305,23 @@ class Worker:
         uid: int,
         queues: queue_ports.Queues,
         client: QueueClient,
-        sender: queue_ports.Sender,
+        channel: int,
         counting: Counting,
         addressed: Callable[[Pending, QueueOptions], Addressed],
     ) -> None:
-        """addressed(letter, the queue's options) says where a letter goes now."""
+        """channel: of the worker's own.
+
+        addressed(letter, the queue's options) says where a letter goes now.
+        """
         self._uid = uid
         self._queues = queues
         self._client = client
-        self._sender = sender
+        self._channel = channel
         self._counting = counting
         self._addressed = addressed
         self._woken = asyncio.Event()
         self._stopped = False
         self.has_refused = False
-        self._channel = sender.next_uid()
 
     def wake(self) -> None:
         """Look for letters."""
@@ -422,7 +416,6 @@ class Worker:
         """Publish these, and note which targets have them when all have answered."""
         if not missing:
             return
-        sender = self._sender
         done = asyncio.Event()
         #: By number: each copy has one of its own, so that the answers say which target it was.
         copies = [(letter, target.uid) for letter, _, targets in missing for target in targets]
@@ -439,10 +432,8 @@ class Worker:
 
         # Channel 0 is for at-most-once letters, which pass length limits (R-QQ-26); these must not.
         # A queue that is gone has not taken a letter, also where it is in the catalog still.
-        publisher = Publisher(
-            sender.batches, self._channel, outcome, deduplicate=False, gone_takes=False
-        )
-        taker = _EachNumbered(publisher)
+        stream = self._client.open(self._channel, outcome, is_numbered=False, gone_takes=False)
+        taker = _EachNumbered(stream)
         number = 0
         for letter, way, targets in missing:
             pipeline.send_own(
@@ -457,24 +448,24 @@ class Worker:
             )
             letter.is_sent = True
             number += len(targets)
-        publisher.flush()
+        stream.flush()
         try:
             async with asyncio.timeout(RETRY_S):
                 await done.wait()
         except TimeoutError:
-            publisher.close()
+            stream.close()
 
 
 @dataclass(slots=True, frozen=True)
 class _EachNumbered:
     """Gives each copy of a message a number of its own, in the order of its targets."""
 
-    publisher: Publisher
+    stream: ChannelStream
 
-    def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
+    def publish(self, queues: Sequence[Target], contents: list[Content], first: int) -> None:
         """See pipeline.Taker."""
-        for number, target in enumerate(targets, first_number):
-            self.publisher.add([target], contents, number)
+        for number, queue in enumerate(queues, first):
+            self.stream.publish([queue], contents, number)
 
 
 def _outcome(result: RouteResult, is_taken: bool, is_cycling: bool) -> str:

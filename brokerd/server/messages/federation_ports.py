@@ -1,7 +1,7 @@
 """The broker as federation sees it: implements the ports of `federation/ports.py`.
 
-Reads the catalog's view, policies and liveness; publishes through `publisher.py` as every channel
-does.  Used by app.py, which gives it to the federation supervisor.
+Reads the catalog's view, policies and liveness; publishes through `queues/stream.py` as every
+channel does.  Used by app.py, which gives it to the federation supervisor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from brokerd.server.messages import pipeline
 from brokerd.server.messages.federation_demand import QueueDemand, Queues
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
 from brokerd.server.messages.ports import Routing
-from brokerd.server.queues import publisher
+from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.ports import Members, Sender
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,8 @@ class LinkPublisher:
 
     def __init__(
         self,
-        sender: Sender,
+        client: QueueClient,
+        channel: int,
         routing: Routing,
         vhost: str,
         exchange: str,
@@ -79,7 +80,7 @@ class LinkPublisher:
         self._table: Table = {}
         self._keys: list[str] = []
         self._annotations = b""
-        self._publisher = publisher.Publisher(sender.batches, sender.next_uid(), self._answered)
+        self._stream = client.open(channel, self._answered)
 
     def publish(
         self,
@@ -124,7 +125,7 @@ class LinkPublisher:
         else:
             # A queue that was deleted just now gets nothing; the messages stay where they are.
             confirms.rejected(number, count)
-        taken = pipeline.send_own(routing, self._publisher, self._vhost, result, contents, number)
+        taken = pipeline.send_own(routing, self._stream, self._vhost, result, contents, number)
         if not taken and self._exchange != names.DEFAULT_EXCHANGE:
             routing.unroutable(self._vhost, self._exchange, result, count)
 
@@ -143,7 +144,7 @@ class LinkPublisher:
 
     def flush(self) -> None:
         """Send what was added."""
-        self._publisher.flush()
+        self._stream.flush()
         self._report()
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class LinkPublisher:
         if self._closed:
             return
         self._closed = True
-        self._publisher.leave()
+        self._stream.leave()
 
     def _answered(self, runs: list[tuple[int, int, int]]) -> None:
         for first, count, accepted in runs:
@@ -227,6 +228,7 @@ class MemberTopology:
         catalog: Catalog,
         members: Members,
         sender: Sender,
+        client: QueueClient,
         routing: Routing,
         queues: Queues,
         alarm: Callable[[], str],
@@ -239,6 +241,7 @@ class MemberTopology:
         self._catalog = catalog
         self._members = members
         self._sender = sender
+        self._client = client
         self._routing = routing
         self._queues = queues
         self._demand = QueueDemand(queues)
@@ -420,7 +423,10 @@ class MemberTopology:
         returned: ports.Returned | None = None,
     ) -> ports.Publisher:
         """Return a publishing channel."""
-        return LinkPublisher(self._sender, self._routing, vhost, exchange, outcome, returned)
+        channel = self._sender.next_uid()
+        return LinkPublisher(
+            self._client, channel, self._routing, vhost, exchange, outcome, returned
+        )
 
     def listen(self, listener: Callable[[ports.Change], None]) -> None:
         """Translate the catalog's changes."""

@@ -22,7 +22,7 @@ from brokerd.core.profiles import Profile
 from brokerd.server.messages import message_checks, ports
 from brokerd.server.messages.message_checks import Client
 from brokerd.server.messages.reply_to import Replies
-from brokerd.server.queues import publisher
+from brokerd.server.queues import stream
 from brokerd.telemetry.client_totals import ClientTotals
 from brokerd.telemetry.counters import ConfirmClock
 
@@ -41,17 +41,15 @@ class Channel(Protocol):
         ...
 
     def answered(self, outcomes: list[tuple[int, int, int]]) -> None:
-        """Take what became of some numbers (publisher.Outcome)."""
+        """Take what became of some numbers (stream.Outcome)."""
         ...
 
 
 class Taker(Protocol):
-    """A publisher, as those see it who only add to it."""
+    """A channel's stream, as those see it who only publish."""
 
-    def add(
-        self, targets: Sequence[publisher.Target], contents: list[Content], first_number: int
-    ) -> None:
-        """Put a run of messages into these queues (publisher.Publisher)."""
+    def publish(self, queues: Sequence[stream.Target], contents: list[Content], first: int) -> None:
+        """Put a run of messages into these queues (stream.ChannelStream)."""
         ...
 
 
@@ -90,9 +88,9 @@ class Pipeline:
         "_channel",
         "_client",
         "_counters",
-        "_publisher",
         "_replies",
         "_routing",
+        "_stream",
         "_totals",
     )
 
@@ -101,7 +99,7 @@ class Pipeline:
         routing: ports.Routing,
         replies: Replies,
         client: Client,
-        publisher: publisher.Publisher,
+        stream: stream.ChannelStream,
         channel: Channel,
         totals: ClientTotals,
     ) -> None:
@@ -110,7 +108,7 @@ class Pipeline:
         self._counters = routing.counters
         self._replies = replies
         self._client = client
-        self._publisher = publisher
+        self._stream = stream
         self._channel = channel
 
     def resolve(self, method: BasicPublish, revision: int) -> Target:
@@ -165,7 +163,7 @@ class Pipeline:
         if tracker is not None:
             tracker.expect(first, count, len(queues) + len(replies))
         if queues:
-            self._publisher.add(queues, contents, first)
+            self._stream.publish(queues, contents, first)
         if replies:
             may_return = method.mandatory and self._routing.profile.replies_return_undelivered
             is_returned = may_return and len(replies) == 1 and not queues
@@ -219,12 +217,12 @@ class _Taken:
 
 def send_own(
     routing: ports.Counting,
-    publisher: Taker,
+    taker: Taker,
     vhost: str,
     result: RouteResult,
     contents: list[Content],
     number: int,
-    targets: Sequence[publisher.Target] | None = None,
+    targets: Sequence[stream.Target] | None = None,
     *,
     is_again: bool = False,
 ) -> bool:
@@ -243,7 +241,7 @@ def send_own(
         return False
     if result.alternates:
         contents = marked(routing.profile, contents)
-    publisher.add(taken, contents, number)
+    taker.publish(taken, contents, number)
     return True
 
 

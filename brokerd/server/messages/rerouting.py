@@ -11,7 +11,7 @@ from brokerd.core.message import Content
 from brokerd.core.queue import effects
 from brokerd.server.messages import dead_letter_headers, pipeline, ports
 from brokerd.server.queues import ports as queue_ports
-from brokerd.server.queues.publisher import Publisher
+from brokerd.server.queues.stream import ChannelStream
 
 #: Messages read and sent at a time: a queue that ends may leave any number.
 BATCH_MESSAGES = 1024
@@ -20,7 +20,7 @@ BATCH_MESSAGES = 1024
 def reroute(
     queues: queue_ports.Queues,
     routing: ports.Routing,
-    publisher: Publisher,
+    stream: ChannelStream,
     uid: int,
     effect: effects.Reroute,
 ) -> None:
@@ -36,12 +36,12 @@ def reroute(
                 position=run.position + offset,
             )
             for content in queues.contents(uid, part):
-                _publish(routing, publisher, queue.vhost, effect.exchange, content)
-            publisher.flush()
+                _publish(routing, stream, queue.vhost, effect.exchange, content)
+            stream.flush()
 
 
 def _publish(
-    routing: ports.Routing, publisher: Publisher, vhost: str, exchange: str, content: Content
+    routing: ports.Routing, stream: ChannelStream, vhost: str, exchange: str, content: Content
 ) -> None:
     (_, routing_key), header, body, raw = content
     kept = message_annotations.decode(raw)
@@ -56,7 +56,7 @@ def _publish(
     # R-MQ-6: an alternate without a binding that matches has an alternate of its own.
     result = routing.router.route(vhost, exchange, routing_key, table, extra)
     letter = ((exchange, routing_key), header, body, message_annotations.encode(kept))
-    if not pipeline.send_own(routing, publisher, vhost, result, [letter], 1):
+    if not pipeline.send_own(routing, stream, vhost, result, [letter], 1):
         routing.dropped.unrouted("reroute_unroutable")
         routing.warn(
             f"messages of a queue for the alternate exchange '{exchange}' in vhost '{vhost}' "

@@ -22,8 +22,8 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.router import Router
 from brokerd.core.message import Content
 from brokerd.server.messages import ports
-from brokerd.server.queues import ports as queue_ports
-from brokerd.server.queues.publisher import UNNUMBERED, at_most_once
+from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.stream import UNNUMBERED
 
 EXCHANGE = "amq.rabbitmq.trace"
 _PROPERTIES = tuple(field.name for field in fields(properties.BasicProperties))
@@ -44,13 +44,13 @@ class Tracer:
     Invariant: `is_on` says whether `vhosts` is not empty.
     """
 
-    __slots__ = ("_node", "_publisher", "_router", "_view", "is_on", "vhosts")
+    __slots__ = ("_node", "_router", "_stream", "_view", "is_on", "vhosts")
 
-    def __init__(self, view: CatalogState, router: Router, sender: queue_ports.Sender) -> None:
+    def __init__(self, view: CatalogState, router: Router, node: str, client: QueueClient) -> None:
         self._view = view
         self._router = router
-        self._node = sender.node
-        self._publisher = at_most_once(sender)
+        self._node = node
+        self._stream = client.open_at_most_once()
         self.vhosts: frozenset[str] = frozenset()
         self.is_on = False
 
@@ -113,8 +113,8 @@ class Tracer:
             headers = _described(content, self._node) | extra
             header = properties.BasicProperties(headers=headers).encode()
             copy: Content = ((EXCHANGE, key), header, content[2], message_annotations.NONE)
-            self._publisher.add(result.queues, [copy], UNNUMBERED)
-        self._publisher.flush()
+            self._stream.publish(result.queues, [copy], UNNUMBERED)
+        self._stream.flush()
 
 
 def _who(connection: Client, channel: int) -> Table:

@@ -1,12 +1,12 @@
 """What a member tells a queue, wherever its leader is: the questions and answers of its machine.
 
 Callers name queues by uid and know nothing of commands, their bytes or the group behind a queue.
-What a channel sends in its own order goes through stream.py and queues/publisher.py.
+What a channel sends in its own order goes through the stream that `open` returns (stream.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
@@ -16,11 +16,17 @@ from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands
 from brokerd.core.queue.client_shapes import Checkout, Counts, Deleted
 from brokerd.core.queue.effects import ConsumerId
+from brokerd.raft.messages import NodeId
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
-from brokerd.server.queues.turn_settlements import TurnSettlements
+from brokerd.server.queues.in_flight import Source
+from brokerd.server.queues.stream import ChannelStream, Outcome
+from brokerd.server.queues.turn import Turn
 
 #: Reply code of a refusal that names none.
 _INTERNAL_ERROR = 541
+
+#: The channel of what a member publishes at most once: it passes length limits (R-QQ-26).
+_AT_MOST_ONCE = 0
 
 
 class QueueClient:
@@ -32,11 +38,59 @@ class QueueClient:
     effect all the same.
     """
 
-    def __init__(self, groups: GroupClient, settlements: TurnSettlements, timeout_s: float) -> None:
+    def __init__(self, turn: Turn, timeout_s: float) -> None:
         """timeout_s: how long an operation waits for its answer."""
-        self._groups = groups
-        self._settlements = settlements
+        self._turn = turn
+        self._groups: GroupClient = turn.groups
+        self._settlements = turn.settlements
         self._timeout_s = timeout_s
+        #: How much of what is published may be in flight, and is.
+        self.in_flight = turn.in_flight
+
+    # ---- channels -------------------------------------------------------------------------------
+
+    def open(
+        self,
+        channel: int,
+        outcome: Outcome | None = None,
+        *,
+        source: Source | None = None,
+        in_flight: Callable[[int], None] | None = None,
+        is_numbered: bool = True,
+        gone_takes: bool = True,
+    ) -> ChannelStream:
+        """Return the way of one channel to its queues.
+
+        channel: its number in this life of the member.
+        outcome: takes what became of the channel's publishes; None: nobody awaits it.
+        source: where they are read from, and held back while too much is in flight; None for the
+        member's own messages, which never are (R-ALM-9).
+        in_flight(bytes): hears when bytes are published (positive) and have arrived (negative).
+        is_numbered: queues look for duplicates of what goes again.
+        gone_takes: whether a queue that was deleted counts as having taken over (R-PC-7).
+        """
+        return ChannelStream(
+            self._turn,
+            channel,
+            outcome,
+            source=source,
+            in_flight=in_flight,
+            is_numbered=is_numbered,
+            gone_takes=gone_takes,
+        )
+
+    def open_at_most_once(self) -> ChannelStream:
+        """Return a stream for messages of the member's own whose outcomes nobody awaits."""
+        return self.open(_AT_MOST_ONCE, is_numbered=False)
+
+    def make_known(self, uid: int, members: Iterable[str]) -> None:
+        """Have what goes to a queue that is in the catalog wait for it.
+
+        While a member starts, a queue may have expired messages before this one has been opened: a
+        group that nobody has made known counts as deleted, and takes everything over.
+        """
+        if not self._groups.knows(uid):
+            self._groups.set_members(uid, map(NodeId, members))
 
     # ---- the queue itself -----------------------------------------------------------------------
 

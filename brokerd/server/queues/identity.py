@@ -9,17 +9,14 @@ from __future__ import annotations
 import time
 
 from brokerd.core.catalog.catalog_objects import ConnectionId
-from brokerd.server.queues.turn_batches import TurnBatches
 
 
 class Process:
     """State: the last number that was given."""
 
-    def __init__(self, batches: TurnBatches) -> None:
-        """batches: by which what is published goes to the queues' leaders."""
-        self.node = batches.node
-        self.incarnation = batches.incarnation
-        self.batches = batches
+    def __init__(self, node: str, incarnation: int) -> None:
+        self.node = node
+        self.incarnation = incarnation
         self._last_uid = 0
 
     @staticmethod

@@ -9,7 +9,6 @@ from brokerd.core.message import Content
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
-from brokerd.server.queues.turn_batches import TurnBatches
 
 
 class Identity(Protocol):
@@ -27,12 +26,7 @@ class Identity(Protocol):
 
 
 class Sender(Identity, Protocol):
-    """What publishing channels are made of."""
-
-    @property
-    def batches(self) -> TurnBatches:
-        """Return the way to the queues' leaders."""
-        ...
+    """The numbers of channels."""
 
     def next_uid(self) -> int:
         """Return the number of a new channel, unique within the incarnation."""

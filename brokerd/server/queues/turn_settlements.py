@@ -44,7 +44,7 @@ class TurnSettlements:
         before_flush: Callable[[Callable[[], None]], None],
         is_joining: Callable[[], bool] = lambda: True,
     ) -> None:
-        """See TurnBatches."""
+        """See Turn."""
         self.groups = groups
         self._before_flush = before_flush
         self._is_joining = is_joining

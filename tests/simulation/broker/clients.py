@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Range
-from brokerd.core.queue import queue_commands
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import normalize
 from brokerd.server.queues.deliveries import LocalConsumer, Part
-from brokerd.server.queues.publisher import Publisher
 from brokerd.server.queues.stream import ChannelStream, Settle
 
 if TYPE_CHECKING:
@@ -82,7 +79,7 @@ class SimPublisher(_Client):
         self.window = rng.choice((1, 4, 12))
         self.confirmed_at_ms = 0
         self._channel = 0
-        self._publisher: Publisher | None = None
+        self._stream: ChannelStream | None = None
         self._number = 0
         #: The channel's number -> body and queues that have not answered.
         self._open: dict[int, tuple[bytes, int]] = {}
@@ -93,7 +90,7 @@ class SimPublisher(_Client):
         self._channel = broker.next_uid()
         self._number = 0
         self._open = {}
-        self._publisher = Publisher(broker.batches, self._channel, self._answered)
+        self._stream = broker.queue_client.open(self._channel, self._answered)
         self._next_later()
 
     def _next_later(self) -> None:
@@ -102,8 +99,8 @@ class SimPublisher(_Client):
         self.home.loop.call_later(pause_ms / 1000, self._publish)
 
     def _publish(self) -> None:
-        world, publisher = self.world, self._publisher
-        if not world.is_publishing or publisher is None:
+        world, stream = self.world, self._stream
+        if not world.is_publishing or stream is None:
             return
         self._next_later()
         if len(self._open) >= self.window:
@@ -118,11 +115,11 @@ class SimPublisher(_Client):
             body = b"%s.%d/%d/%s" % (self.name.encode(), self.life, self._number, padding)
             world.oracle.published.add((queue.uid, body))
             self._open[self._number] = (body, queue.uid)
-            publisher.add([queue], [(("", queue.name), HEADER, body, b"")], self._number)
+            stream.publish([queue], [(("", queue.name), HEADER, body, b"")], self._number)
         if world.scenario.turn_ms:
-            publisher.offer()
+            stream.offer()
         else:
-            publisher.flush()
+            stream.flush()
 
     def _answered(self, outcomes: list[tuple[int, int, int]]) -> None:
         for first, count, accepted in outcomes:
@@ -133,11 +130,10 @@ class SimPublisher(_Client):
 
     def _end(self) -> None:
         """Close the channel and begin anew."""
-        broker, publisher = self.broker, self._publisher
-        assert broker is not None
-        assert publisher is not None
-        publisher.leave()
-        self._publisher = self.home = self.broker = None
+        stream = self._stream
+        assert stream is not None
+        stream.leave()
+        self._stream = self.home = self.broker = None
         self.world.kernel.after(20, self.attach)
 
 
@@ -173,7 +169,7 @@ class SimConsumer(_Client):
         self._newest = -1
         self._backlog = {}
         self._granted = self._received = 0
-        self._stream = ChannelStream(broker.batches, self.id.channel)
+        self._stream = broker.queue_client.open(self.id.channel)
         queue = self.world.queues[self.uid]
         local = LocalConsumer(
             self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
@@ -195,7 +191,7 @@ class SimConsumer(_Client):
         self._granted += credit or 0
         prefetch = self.prefetch if credit is None else QUORUM_PREFETCH_MAX
         checkout = Checkout(self.id, prefetch, False, False, 0, "guest", credit=credit)
-        broker.groups.send(self.uid, queue_commands.encode_checkout(checkout), _ignore, once=True)
+        broker.queue_client.change_consumer(self.uid, checkout)
 
     def _grant_now_and_then(self, consumer_id: ConsumerId) -> None:
         """One that has no credit left grants some, some day."""
@@ -331,7 +327,7 @@ class SimConsumer(_Client):
             if self.world.strikes(0.5):
                 self._cancel()
         broker.deliveries.remove(self.id)
-        self._stream.ended({self.uid: written})
+        self._stream.leave({self.uid: written})
         self._leave()
 
     def _cancel(self) -> None:
@@ -352,7 +348,3 @@ def _ranges(numbers: Iterable[int]) -> list[Range]:
 
 
 _REFUSALS = (Settle.NACK, Settle.REJECT, Settle.DISCARD_REJECTED)
-
-
-def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
-    """The answer says nothing of use."""

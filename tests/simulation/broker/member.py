@@ -29,7 +29,7 @@ from brokerd.server.queues.bodies import MessageViews
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.leaders import QueueLeaders
-from brokerd.server.queues.turn_batches import TurnBatches
+from brokerd.server.queues.turn import Turn
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -74,7 +74,11 @@ class SimLetters:
         if worker is None:
             broker = self._broker
             worker = self._workers[uid] = Worker(
-                *(uid, broker, broker.queue_client, broker, broker),
+                uid,
+                broker,
+                broker.queue_client,
+                broker.next_uid(),
+                broker,
                 partial(self._addressed, uid),
             )
             broker.spawn(worker.run())
@@ -130,11 +134,11 @@ class SimBroker:
             ClientConfig(retry_max_ms=200, inflight_commands=member.world.scenario.window),
             incarnation=member.incarnation,
         )
-        self.batches = TurnBatches(
+        turn = Turn(
             *(self.groups, self.node, self.incarnation, self._before_flush, self._is_joining),
             clock=member.loop.time,
         )
-        self.queue_client = QueueClient(self.groups, self.batches.settlements, 600.0)
+        self.queue_client = QueueClient(turn, 600.0)
         self.deliveries = DeliveryHub(self.queue_client.resume)
         self.leaders = QueueLeaders(
             *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),

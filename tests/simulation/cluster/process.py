@@ -111,7 +111,7 @@ class Process:
         base = built.base
         self.node, self.incarnation = host.node, host.incarnation
         self.next_uid = base.process.next_uid
-        self.batches = base.process.batches
+        self.queue_client = base.queue_client
         self.spawn = base.tasks.spawn
         self.view = base.catalog.view
         self.queues = base.queues

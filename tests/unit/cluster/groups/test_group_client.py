@@ -247,28 +247,7 @@ async def test_bytes_in_flight_are_bounded_and_one_large_command_still_goes() ->
     bench.send(b"w" * 4)
     assert len(bench.network.sent) == 3
     assert bench.client.pending_bytes(UID) == 12
-    assert bench.client.pending_in_all() == (12, 1)
-
-
-async def test_who_waits_for_fewer_bytes_is_told_once() -> None:
-    bench = Bench(ClientConfig(inflight_bytes=10))
-    bench.client.leader_changed(UID, A)
-    told: list[str] = []
-    bench.send(b"x" * 50, b"y" * 4)
-    bench.client.when_below(UID, 4, lambda: told.append("few"))
-    bench.client.when_below(UID, 0, lambda: told.append("none"))
-    bench.client.when_below(UID, 54, lambda: told.append("at once"))
-    bench.client.when_below(UID + 1, 0, lambda: told.append("unknown"))
-    assert told == []
-    await asyncio.sleep(0)
-    assert told == ["at once", "unknown"]
-    bench.reply(OK)
-    await asyncio.sleep(0)
-    assert told == ["at once", "unknown", "few"]
     bench.client.forget(UID)
-    assert bench.client.pending_in_all() == (0, 0)
-    await asyncio.sleep(0)
-    assert told == ["at once", "unknown", "few", "none"]
 
 
 async def test_local_leader_is_proposed_to_directly() -> None:

@@ -21,11 +21,10 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
-from brokerd.server.queues.publisher import Publisher
 from brokerd.server.queues.stream import ChannelStream, Settle
 from tests.unit.cluster.groups.test_group_client import ME, UID, A, B, C, ScriptedNetwork
 from tests.unit.core.queue_driver import QueueDriver, content
-from tests.unit.server.messages.fakes import batches
+from tests.unit.server.messages.fakes import turn
 
 OK, OVERLOADED = peer_pb2.GroupReply.OK, peer_pb2.GroupReply.OVERLOADED
 CONSUMER = ConsumerId("me", 3, 1, "t")
@@ -153,10 +152,10 @@ async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused
     bench.send(CHECKOUT)
     bench.arrive(0)
     assert bench.queue.machine.overview()["unacked"] == 2
-    stream = ChannelStream(batches(bench.client, "me", 3), 1)
+    stream = ChannelStream(turn(bench.client, "me", 3), 1)
     for ranges in ([(0, 1)], [(1, 2)]):
         stream.settle((UID, CONSUMER), ranges, how, is_joined=False)
-    stream.ended({UID: None})
+    stream.leave({UID: None})
     # Overloaded for a moment: what comes behind it is taken.
     on_way = len(bench.network.sent)
     bench.refuse(1)
@@ -225,9 +224,9 @@ async def test_a_batch_that_a_copy_of_itself_overtook_keeps_its_number() -> None
     """
     bench = Bench()
     outcomes: list[tuple[int, int, int]] = []
-    publisher = Publisher(batches(bench.client, "me", 3), 1, outcomes.extend)
+    publisher = ChannelStream(turn(bench.client, "me", 3), 1, outcomes.extend)
     for number in (1, 2):
-        publisher.add([Target(UID)], [content(b"%d" % number)], number)
+        publisher.publish([Target(UID)], [content(b"%d" % number)], number)
         publisher.flush()
     # The answer counts though the batch is on its way again.
     node, second, command = bench.network.sent[1]
@@ -241,7 +240,7 @@ async def test_a_batch_that_a_copy_of_itself_overtook_keeps_its_number() -> None
     await bench.resent(5)
     bench.arrive(3, is_answered=False)
     bench.arrive(4)
-    publisher.add([Target(UID)], [content(b"3")], 3)
+    publisher.publish([Target(UID)], [content(b"3")], 3)
     publisher.flush()
     bench.arrive(5)
     assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 1, 1)]
@@ -255,17 +254,15 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
     bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=3))
     outcomes: list[tuple[int, int, int]] = []
     others: list[tuple[int, int, int]] = []
-    turn = batches(bench.client, "me", 3)
-    stream = ChannelStream(turn, 1)
-    publisher = Publisher(turn, 1, outcomes.extend, stream=stream)
-    other = Publisher(batches(bench.client, "me", 3), 2, others.extend)
-    publisher.add([Target(UID)], [content(b"1")], 1)
+    publisher = ChannelStream(turn(bench.client, "me", 3), 1, outcomes.extend)
+    other = ChannelStream(turn(bench.client, "me", 3), 2, others.extend)
+    publisher.publish([Target(UID)], [content(b"1")], 1)
     publisher.flush()
     bench.arrive(0)
     bench.queue = QueueDriver(queue_type="quorum")
     # Both go off before anybody knows; another channel's first one is between them.
     for sender, number in ((publisher, 2), (other, 1), (publisher, 3)):
-        sender.add([Target(UID)], [content(b"%d" % number)], number)
+        sender.publish([Target(UID)], [content(b"%d" % number)], number)
         sender.flush()
     at = 1
     while len(outcomes) == 1:
@@ -274,7 +271,7 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
         at += 1
         assert at < 20
     assert outcomes == [(1, 1, 1), (2, 1, 0), (3, 1, 0)]
-    publisher.add([Target(UID)], [content(b"4")], 4)
+    publisher.publish([Target(UID)], [content(b"4")], 4)
     publisher.flush()
     while len(outcomes) == 3 or not others:
         await bench.resent(at + 1)
@@ -296,9 +293,9 @@ async def test_copies_that_come_too_early_do_not_give_a_line_up_while_it_has_mor
     """G1: what is missing is on its way, however often a copy overtakes it."""
     bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=2))
     outcomes: list[tuple[int, int, int]] = []
-    publisher = Publisher(batches(bench.client, "me", 3), 1, outcomes.extend)
+    publisher = ChannelStream(turn(bench.client, "me", 3), 1, outcomes.extend)
     for number in (1, 2):
-        publisher.add([Target(UID)], [content(b"%d" % number)], number)
+        publisher.publish([Target(UID)], [content(b"%d" % number)], number)
         publisher.flush()
     for _ in range(4):
         last = len(bench.network.sent) - 1

@@ -9,18 +9,16 @@ from brokerd.core import profiles
 from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.server.amqp.ports import ChannelServices
 from brokerd.server.queues.client import QueueClient
-from brokerd.server.queues.publisher import OnWayLimits
 from brokerd.telemetry.counters import Counters
 from tests.unit.server.fakes import Nobody
-from tests.unit.server.messages.fakes import batches
+from tests.unit.server.messages.fakes import turn
 
 
 class Identity:
     """A member that numbers from 1 on."""
 
-    def __init__(self, groups: Any) -> None:
+    def __init__(self) -> None:
         self.node, self.incarnation = "n0", 1
-        self.batches = batches(groups, "n0")
         self._last_uid = 0
 
     def next_uid(self) -> int:
@@ -53,10 +51,9 @@ def channel_services(groups: Any) -> ChannelServices:
     parts |= {
         "config": BrokerConfig(),
         "profile": profiles.configured("rabbitmq-4.3", {}),
-        "identity": Identity(groups),
+        "identity": Identity(),
         "queues": Queues(groups),
-        "queue_client": QueueClient(groups, batches(groups).settlements, 1),
-        "on_way": OnWayLimits(1 << 25),
+        "queue_client": QueueClient(turn(groups, "n0"), 1),
         "counters": Counters(lambda: 0),
     }
     return ChannelServices(**parts)

@@ -34,6 +34,7 @@ class Connection:
     """A client that takes at once whatever it is sent."""
 
     vhost, user, write_paused_ms, flush_count = "/", "guest", None, 0
+    gate = None
 
     def __init__(self) -> None:
         self.machine = Machine()

@@ -87,6 +87,7 @@ class Connection:
     """Whose user may do what it does."""
 
     access = "all"
+    gate = None
 
 
 def channel_with(*holders: tuple[int, ConsumerId]) -> tuple[ChannelDeliveries, Groups]:

@@ -35,6 +35,7 @@ class Connection:
     """A client's."""
 
     vhost, user = "/", "guest"
+    gate = None
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine

@@ -31,6 +31,7 @@ class Connection:
     """A client, as long as `is_lost` is false; a flush is a flush when the test says so."""
 
     vhost, user = "/", "guest"
+    gate = None
 
     def __init__(self) -> None:
         self.machine = Machine()

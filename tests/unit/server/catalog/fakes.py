@@ -17,7 +17,7 @@ from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.queues.client import QueueClient
 from tests.unit.core.catalog_driver import CatalogDriver
-from tests.unit.server.messages.fakes import batches
+from tests.unit.server.messages.fakes import turn
 
 Json = dict[str, Any]
 MEMBERS = ("n0", "n1", "n2")
@@ -92,7 +92,7 @@ class Member:
         self.has_leaders = True
         self._last_uid = 1 << 16
         groups: Any = self
-        self.queues = QueueClient(groups, batches(groups).settlements, 1)
+        self.queues = QueueClient(turn(groups), 1)
 
     def new_group_uid(self) -> int:
         self._last_uid += 1

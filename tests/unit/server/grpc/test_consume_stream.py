@@ -38,8 +38,7 @@ class Member(Services):
         made: Any = self
         self.queues = made
         self.groups = made
-        self.identity.batches.groups = self.identity.batches.settlements.groups = made
-        self.queue_client = QueueClient(made, self.identity.batches.settlements, 1)
+        self.queue_client = QueueClient(fakes.turn(made, "n0"), 1)
         self.deliveries = DeliveryHub(lambda *_: None)
 
     @property

@@ -17,7 +17,6 @@ from brokerd.server.grpc.publish_stream import Caller
 from brokerd.server.queues.identity import Process
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody
-from tests.unit.server.messages.fakes import batches
 
 GUEST = Identity("guest")
 RESPONSE = messages_pb2.ConsumeResponse(cancelled="first")
@@ -38,7 +37,7 @@ class Calls:
 class Services:
     """What a call that does nothing asks for."""
 
-    identity = Process(batches(Nobody(), "n0"))
+    identity = Process("n0", 1)
     clock_ms = staticmethod(lambda: 0)
 
 

@@ -16,7 +16,7 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import publication_reader, rpc_properties
 from brokerd.server.grpc.publication_reader import Alike, PublicationReader
 from brokerd.server.grpc.rpc_errors import CallRefused
-from brokerd.server.queues.turn_batches import BATCH_BYTES_MAX
+from brokerd.server.queues.turn import BATCH_BYTES_MAX
 
 #: Number, (exchange, routing key, mandatory), header, body.
 Row: TypeAlias = tuple[int, tuple[str, str, bool], bytes, bytes]

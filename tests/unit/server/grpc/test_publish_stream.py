@@ -24,8 +24,8 @@ from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.publish_stream import Caller, PublishStream
 from brokerd.server.messages.reply_to import Replies
+from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.identity import Process
-from brokerd.server.queues.publisher import OnWayLimits
 from tests.ports import free_ports
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody
@@ -54,12 +54,6 @@ class Groups:
 
     def refuses_lines(self, uid: int) -> bool:
         return False
-
-    def pending_bytes(self, uid: int) -> int:
-        return 0
-
-    def pending_in_all(self) -> tuple[int, int]:
-        return 0, 0
 
     def send(self, uid: int, command: bytes, done: Any, once: bool = False, **_: object) -> None:
         if once:
@@ -93,10 +87,10 @@ class Services:
         nobody: Any = Nobody()
         self.queues = Queues(groups)
         self.limits = LimitConfig()
-        self.identity = Process(fakes.batches(groups, "n0"))
+        self.identity = Process("n0", 1)
         self.messages = fakes.Routing(self.catalog)
         self.replies = Replies(fakes.Identity("n0"), nobody, self.catalog.view)
-        self.on_way = OnWayLimits(1024 * 1024)
+        self.queue_client = QueueClient(fakes.turn(groups, "n0"), 1)
         self.blocked = BlockedClients()
         self.topology = self
         self.topology_revision = 1

@@ -18,7 +18,7 @@ from brokerd.raft.messages import NodeId
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub, Part
-from brokerd.server.queues.turn_batches import TurnBatches
+from brokerd.server.queues.turn import Turn
 from brokerd.telemetry.counters import Counters
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver
@@ -39,9 +39,9 @@ def queue(uid: int, vhost: str = "/", members: tuple[str, ...] = ("n0", "n1", "n
     return Queue(vhost, f"q{uid}", SPEC, uid, list(members))
 
 
-def batches(groups: Any, node: str = "n", incarnation: int = 1) -> TurnBatches:
-    """Return what sends each batch at once, alone."""
-    return TurnBatches(groups, node, incarnation, lambda callback: callback(), lambda: False)
+def turn(groups: Any, node: str = "n", incarnation: int = 1) -> Turn:
+    """Return a turn that ends at once and sends each batch alone."""
+    return Turn(groups, node, incarnation, lambda callback: callback(), lambda: False)
 
 
 class Identity:
@@ -79,7 +79,7 @@ class Queues:
     def client(self) -> QueueClient:
         """Return what asks these queues."""
         groups: Any = self
-        return QueueClient(groups, batches(groups).settlements, 1)
+        return QueueClient(turn(groups), 1)
 
 
 class Routing:
@@ -156,7 +156,7 @@ class Hub(DeliveryHub):
     """Notes what consumers here are told, instead of telling them."""
 
     def __init__(self) -> None:
-        super().__init__(lambda uid, command, done: None, batches(None).settlements)
+        super().__init__(lambda uid, command, done: None, turn(None).settlements)
         self.delivered: list[ConsumerId] = []
         self.reminded: list[ConsumerId] = []
         self.ended: list[ConsumerId] = []

@@ -25,7 +25,7 @@ from brokerd.server.messages.dead_letter_publisher import (
     Pending,
     Worker,
 )
-from brokerd.server.queues.turn_batches import TurnBatches
+from brokerd.server.queues.client import QueueClient
 from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes
@@ -66,7 +66,6 @@ class Groups:
 class Sender:
     """Whose channel the worker's is."""
 
-    batches: TurnBatches
     node: str = "n0"
     incarnation: int = 1
 
@@ -109,12 +108,12 @@ class Rig:
             self.catalog.bind("dlx", name)
         self.routing = fakes.Routing(self.catalog)
         self.groups = Groups()
+        groups: Any = self.groups
         self.queues = Queues(*self.catalog.view.queues())
         self.uids = [queue.uid for queue in self.catalog.route("dlx", "dead").queues]
-        sender = Sender(fakes.batches(self.groups, "n0"))
-        self.worker = Worker(
-            *(1, self.queues, self.queues.client, sender, self.routing), self.addressed
-        )
+        groups.request = self.queues.request
+        self.client = QueueClient(fakes.turn(groups, "n0"), 1)
+        self.worker = Worker(1, self.queues, self.client, 7, self.routing, self.addressed)
         self.letters = [Pending(Run(1, 1, 0, 0, 0, 0), "rejected", 0)]
 
     def addressed(self, letter: Pending, options: QueueOptions) -> Addressed:
@@ -123,8 +122,7 @@ class Rig:
 
     def letterer(self) -> DeadLetterPublisher:
         """Return what publishes letters at most once."""
-        sender = Sender(fakes.batches(self.groups, "n0"))
-        return DeadLetterPublisher(self.queues, self.queues.client, self.routing, sender, print)
+        return DeadLetterPublisher(self.queues, self.client, self.routing, Sender(), print)
 
     async def round(self) -> None:
         """Let the worker publish what waits; it settles what every target has."""
@@ -236,10 +234,7 @@ async def test_a_replica_that_goes_while_letters_are_taken_ends_no_worker() -> N
 async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() -> None:
     """R-DLX-19: at a start it was taken for one of a deleted queue, and was gone."""
     rig = Rig()
-    sender = Sender(fakes.batches(rig.groups, "n0"))
-    letterer = DeadLetterPublisher(
-        rig.queues, rig.queues.client, rig.routing, sender, lambda work: None
-    )
+    letterer = DeadLetterPublisher(rig.queues, rig.client, rig.routing, Sender(), lambda work: None)
     source = rig.uids[0]
     letterer.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
     queues = {queue.uid: queue for queue in rig.catalog.view.queues()}
@@ -253,9 +248,7 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
     What clients reject by themselves is no poison.
     """
     rig = Rig()
-    worker = DeadLetterPublisher(
-        rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
-    )
+    worker = DeadLetterPublisher(rig.queues, rig.client, rig.routing, Sender(), print)
     rig.queues.contents = lambda uid, run: [(("x", "k"), b"\0\0", b"body", b"")]  # type: ignore[method-assign]
     run = Run(1, 1, 0, 0, 4, 3)
     letter = Pending(run, reason, 0)
@@ -275,9 +268,7 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
 
 async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked_at() -> None:
     rig = Rig()
-    worker = DeadLetterPublisher(
-        rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
-    )
+    worker = DeadLetterPublisher(rig.queues, rig.client, rig.routing, Sender(), print)
     read: list[int] = []
 
     def contents(uid: int, run: Run) -> list[Any]:
@@ -296,9 +287,7 @@ async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked
 
 async def test_what_purges_settings_and_ends_take_is_counted_by_its_cause() -> None:
     rig = Rig()
-    worker = DeadLetterPublisher(
-        rig.queues, rig.queues.client, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print
-    )
+    worker = DeadLetterPublisher(rig.queues, rig.client, rig.routing, Sender(), print)
     uid = rig.uids[0]
     for cause in ("purge", "policy", "expired", "auto-delete", "client"):
         worker.dropped(uid, Dropped(cause, 2, 1))

@@ -21,7 +21,7 @@ from brokerd.raft.messages import NodeId
 from brokerd.server.messages import pipeline
 from brokerd.server.messages.pipeline import NO_CONSUMERS, NO_ROUTE, Pipeline
 from brokerd.server.messages.reply_to import PREFIX, Replies
-from brokerd.server.queues.publisher import UNNUMBERED, Publisher
+from brokerd.server.queues.stream import UNNUMBERED, ChannelStream
 from brokerd.telemetry import client_totals
 from brokerd.telemetry.counters import ConfirmClock
 from tests.unit.core.catalog_driver import CatalogDriver
@@ -92,11 +92,9 @@ class Rig:
         self.totals = self.routing.counters.totals[client_totals.AMQP]
         self.clock = ConfirmClock(self.routing.counters, "/", "guest", self.totals)
         self.replies = Replies(fakes.Identity("a"), Others(), self.catalog.view)
-        self.publisher = Publisher(fakes.batches(self.groups), 5, self.answered)
+        self.stream = ChannelStream(fakes.turn(self.groups), 5, self.answered)
         client = Client(self.catalog.access)
-        self.pipeline = Pipeline(
-            self.routing, self.replies, client, self.publisher, self, self.totals
-        )
+        self.pipeline = Pipeline(self.routing, self.replies, client, self.stream, self, self.totals)
         self.notes: list[Any] = []
 
     def returned(
@@ -136,7 +134,7 @@ class Rig:
             clock,
             is_refused,
         )
-        self.publisher.flush()
+        self.stream.flush()
 
     def counts(self, exchange: str) -> dict[str, Any]:
         """Return what was counted of an exchange since the last look."""
@@ -206,7 +204,7 @@ def test_a_message_to_a_queue_and_a_reply_is_confirmed_when_both_have_it() -> No
     contents: list[Content] = [(("", "q"), PLAIN, b"body", b"")]
     method, result = BasicPublish(0, "", "q"), rig.catalog.route("", "q")
     rig.pipeline.send(method, result, contents, first, (name,), rig.confirms, None)
-    rig.publisher.flush()
+    rig.stream.flush()
     assert rig.notes == [("answered", (1, 1, 1))]
     assert rig.confirms.take() == ([], [])
     rig.groups.take_over()
@@ -236,8 +234,8 @@ def test_the_way_over_an_alternate_exchange_is_marked_where_that_counts(
     rig.publish("ex", "k")
     own: Content = (("ex", "k"), PLAIN, b"own", b"")
     result = rig.catalog.route("ex", "k")
-    assert pipeline.send_own(rig.routing, rig.publisher, "/", result, [own], 7)
-    rig.publisher.flush()
+    assert pipeline.send_own(rig.routing, rig.stream, "/", result, [own], 7)
+    rig.stream.flush()
     kept = [view.contents(0, 1)[0][3] for _, view, _ in rig.groups.sent]
     assert [message_annotations.decode(raw).rerouted for raw in kept] == [is_marked, is_marked]
 
@@ -253,9 +251,9 @@ def test_what_the_member_publishes_is_counted_by_the_queues_that_take_it() -> No
     result = rig.catalog.route("ex", "k")
     assert len(result.queues) == 2
     targets = result.queues[:1]
-    assert pipeline.send_own(rig.routing, rig.publisher, "/", result, [own], 1, targets)
-    assert not pipeline.send_own(rig.routing, rig.publisher, "/", result, [own], 2, ())
-    rig.publisher.flush()
+    assert pipeline.send_own(rig.routing, rig.stream, "/", result, [own], 1, targets)
+    assert not pipeline.send_own(rig.routing, rig.stream, "/", result, [own], 2, ())
+    rig.stream.flush()
     assert [uid for uid, _, _ in rig.groups.sent] == [targets[0].uid]
     counts = rig.counts("ex")
     assert (counts["internal_in"], counts["internal_in_bytes"], counts["copies"]) == (2, 6, 1)

@@ -16,7 +16,7 @@ from brokerd.core.queue.client_shapes import Checkout, Counts, Deleted
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.queues.client import QueueClient
-from brokerd.server.queues.turn_settlements import TurnSettlements
+from brokerd.server.queues.turn import Turn
 from tests.unit.core.queue_driver import QueueDriver
 
 UID = 70_000
@@ -71,8 +71,9 @@ class Rig:
         self.leaders = Leaders()
         self.due: list[Callable[[], None]] = []
         groups: Any = self.leaders
-        self.settlements = TurnSettlements(groups, self.due.append)
-        self.client = QueueClient(groups, self.settlements, 2.5)
+        turn = Turn(groups, "n0", 1, self.due.append)
+        self.settlements = turn.settlements
+        self.client = QueueClient(turn, 2.5)
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from brokerd.server.queues.identity import Process
-from tests.unit.server.fakes import Nobody
-from tests.unit.server.messages.fakes import batches
 
 
 def test_numbers_rise_and_connections_are_named_with_the_life() -> None:
-    process = Process(batches(Nobody(), "n0", 7))
+    process = Process("n0", 7)
     assert [process.next_uid(), process.next_uid()] == [1, 2]
     named = process.connection_id(2)
     assert (named.node, named.incarnation, named.connection) == ("n0", 7, 2)

@@ -6,7 +6,7 @@ from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.queue import enqueue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.server.queues.looks import LOOKS_BYTES_MAX, LOOKS_MAX, LOOKS_S
-from tests.unit.server.queues.test_turn_batches import Rig, offer
+from tests.unit.server.queues.test_turn import Rig, offer
 
 
 def test_who_awaits_each_confirm_does_not_wait_for_another_look() -> None:

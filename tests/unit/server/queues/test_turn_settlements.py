@@ -15,9 +15,8 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.server.queues import deliveries, turn_settlements
 from brokerd.server.queues.client import QueueClient
-from brokerd.server.queues.publisher import Publisher
 from brokerd.server.queues.stream import ChannelStream, Settle
-from brokerd.server.queues.turn_batches import TurnBatches
+from brokerd.server.queues.turn import Turn
 from tests.unit.server.messages import fakes
 
 DOWN = queue_commands.encode_channel_down("n1", 7, 1)
@@ -57,7 +56,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         groups: Any = self.groups
-        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.is_joining)
+        self.turn = Turn(groups, "n1", 7, self.due.append, lambda: self.is_joining)
 
     def add(self, uid: int, command: bytes, name: str = "", *, is_lazy: bool = False) -> None:
         def answered(status: ReplyStatus, reply: bytes) -> None:
@@ -164,7 +163,7 @@ def test_the_end_of_a_channel_goes_behind_its_acknowledgements() -> None:
     rig = Rig()
     channel = ChannelStream(rig.turn, 1)
     channel.settle((8, ConsumerId("n1", 7, 1, "t")), [(0, 1)], Settle.ACCEPT)
-    channel.ended({8: None})
+    channel.leave({8: None})
     rig.end_turn()
     assert [parts[0][1] for _, parts, _ in rig.groups.sent] == [Kind.SETTLE]
     rig.groups.answers[0](ReplyStatus.OK, b"")
@@ -173,14 +172,14 @@ def test_the_end_of_a_channel_goes_behind_its_acknowledgements() -> None:
 
 def test_a_publish_goes_behind_what_was_acknowledged_before_it() -> None:
     rig = Rig()
-    publisher = Publisher(rig.turn, 2, lambda _: None)
+    publisher = ChannelStream(rig.turn, 2)
     content: Content = (("", "q"), b"\0\0", b"body", b"")
     target: Any = fakes.queue(8)
     # The end of the turn is asked for by the publish.
-    publisher.add([fakes.queue(9)], [content], 1)
+    publisher.publish([fakes.queue(9)], [content], 1)
     publisher.offer()
     rig.add(8, part(1))
-    publisher.add([target], [content], 2)
+    publisher.publish([target], [content], 2)
     rig.end_turn()
     assert [parts[0][1] for uid, parts, _ in rig.groups.sent if uid == 8] == [
         Kind.SETTLE,
@@ -197,8 +196,7 @@ def test_a_consumer_says_what_it_holds_behind_what_it_has_acknowledged() -> None
             return []
 
     sink: Any = Sink()
-    groups: Any = rig.groups
-    hub = deliveries.DeliveryHub(QueueClient(groups, rig.turn.settlements, 1).resume)
+    hub = deliveries.DeliveryHub(QueueClient(rig.turn, 1).resume)
     consumer = ConsumerId("n1", 7, 1, "t")
     hub.add(deliveries.LocalConsumer(consumer, 8, "/", "q", sink, False, 1, 0, False, "guest"))
     rig.add(8, part(1))

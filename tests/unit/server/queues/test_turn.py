@@ -15,13 +15,9 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueHead, EnqueueStatus, EnqueueView
-from brokerd.server.queues.publisher import Credit, OnWayLimits, Publisher
-from brokerd.server.queues.turn_batches import (
-    BATCH_BYTES_MAX,
-    BATCH_MESSAGES_MAX,
-    ENDED_MAX,
-    TurnBatches,
-)
+from brokerd.server.queues.in_flight import InFlight
+from brokerd.server.queues.stream import ChannelStream
+from brokerd.server.queues.turn import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ENDED_MAX, Turn
 from tests.unit.cluster.groups.test_group_client_sessions import OK, UID, Bench
 from tests.unit.core.queue_driver import QueueDriver
 
@@ -36,21 +32,13 @@ class Groups:
         self.lines: list[object] = []
         self.others: list[tuple[int, bytes]] = []
         self.defect: Exception | None = None
-
-    def pending_bytes(self, uid: int) -> int:
-        return 0
-
-    def pending_in_all(self) -> tuple[int, int]:
-        return 0, 0
+        self.defective: set[int] = {8}
 
     def refuses_lines(self, uid: int) -> bool:
         return False
 
-    def when_below(self, uid: int, size: int, done: Callable[[], None]) -> None:
-        """Never."""
-
     def send(self, uid: int, command: bytes, done: Any, **options: Any) -> None:
-        if self.defect is not None:
+        if self.defect is not None and uid in self.defective:
             raise self.defect
         if options.get("is_lazy"):
             self.others.append((uid, command))
@@ -76,13 +64,16 @@ class Rig:
     def __post_init__(self) -> None:
         groups = cast(GroupClient, self.groups)
         self.now = 0.0
-        self.turn = TurnBatches(
-            *(groups, "n1", 7, self.due.append, lambda: self.is_joining, 0), clock=lambda: self.now
+        self.in_flight = InFlight(100)
+        self.turn = Turn(
+            *(groups, "n1", 7, self.due.append, lambda: self.is_joining, 0),
+            clock=lambda: self.now,
+            in_flight=self.in_flight,
         )
 
-    def publisher(self, channel: int, **options: Any) -> tuple[Publisher, Runs]:
+    def publisher(self, channel: int, **options: Any) -> tuple[ChannelStream, Runs]:
         outcomes: Runs = []
-        return Publisher(self.turn, channel, outcomes.extend, **options), outcomes
+        return ChannelStream(self.turn, channel, outcomes.extend, **options), outcomes
 
     def look(self) -> None:
         """The sockets have been looked at."""
@@ -108,8 +99,10 @@ def message(body: bytes = b"body") -> Content:
     return (("", "q"), b"\0\0", body, b"")
 
 
-def offer(publisher: Publisher, uid: int, number: int, count: int = 1, body: bytes = b"b") -> None:
-    publisher.add([Target(uid)], [message(body)] * count, number)
+def offer(
+    publisher: ChannelStream, uid: int, number: int, count: int = 1, body: bytes = b"b"
+) -> None:
+    publisher.publish([Target(uid)], [message(body)] * count, number)
     publisher.offer()
 
 
@@ -150,7 +143,7 @@ def test_what_follows_does_not_overtake_it() -> None:
     """
     rig = Rig()
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
-    second.add([Target(8)], [message()] * BATCH_MESSAGES_MAX, 1)
+    second.publish([Target(8)], [message()] * BATCH_MESSAGES_MAX, 1)
     offer(second, 9, BATCH_MESSAGES_MAX + 1)
     offer(first, 8, 1)
     first.flush()
@@ -175,7 +168,7 @@ def test_a_channel_that_comes_twice_in_a_turn_has_one_share() -> None:
 def test_a_channel_whose_command_is_full_keeps_its_order() -> None:
     rig = Rig()
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
-    first.add([Target(8)], [message()] * BATCH_MESSAGES_MAX, 1)
+    first.publish([Target(8)], [message()] * BATCH_MESSAGES_MAX, 1)
     offer(first, 8, BATCH_MESSAGES_MAX + 1)
     offer(second, 8, 1)
     rig.end_turn()
@@ -183,25 +176,6 @@ def test_a_channel_whose_command_is_full_keeps_its_order() -> None:
         (8, [(1, 1, BATCH_MESSAGES_MAX)]),
         (8, [(1, BATCH_MESSAGES_MAX + 1, 1), (2, 1, 1)]),
     ]
-
-
-def test_what_a_channel_cannot_send_is_refused_and_others_go_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    rig = Rig()
-    (first, heard), (second, _) = rig.publisher(1), rig.publisher(2)
-
-    class Defective(Groups):
-        def refuses_lines(self, uid: int) -> bool:
-            raise RuntimeError("planted")
-
-    first._groups = cast(GroupClient, Defective())
-    offer(first, 8, 1, 2)
-    offer(second, 8, 1)
-    rig.end_turn()
-    assert heard == [(1, 2, 0)]
-    assert rig.shares() == [(8, [(2, 1, 1)])]
-    assert "planted" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -216,8 +190,8 @@ def test_a_command_stays_below_its_bounds(count: int, body: bytes) -> None:
     assert [len(shares) for _, shares in rig.shares()] == [1, 1, 1]
 
 
-def test_bytes_that_wait_for_the_end_of_the_turn_count() -> None:
-    """A publisher that sends too much is held at the end of the turn in which it does."""
+def test_a_publisher_that_sends_too_much_is_held_at_the_end_of_the_turn() -> None:
+    """R-ALM-10"""
     held: list[str] = []
 
     class Source:
@@ -228,15 +202,12 @@ def test_bytes_that_wait_for_the_end_of_the_turn_count() -> None:
             held.remove(reason)
 
     rig = Rig()
-    credit = Credit(Source(), OnWayLimits(100))
-    (first, _), (second, _) = rig.publisher(1, credit=credit), rig.publisher(2, credit=credit)
+    (first, _), (second, _) = rig.publisher(1, source=Source()), rig.publisher(2)
     offer(first, 8, 1, 1, bytes(98))
-    first.hand_over()
-    assert rig.turn.pending_bytes(8) == 100
-    assert held == []
     offer(second, 8, 1, 1, bytes(200))
-    second.hand_over()
-    assert held == ["queue 8 of 2"]
+    assert held == []
+    rig.end_turn()
+    assert held == ["queue 8 of 1"]
 
 
 def test_what_is_not_to_be_joined_goes_at_once() -> None:
@@ -246,15 +217,13 @@ def test_what_is_not_to_be_joined_goes_at_once() -> None:
     offer(second, 8, 1)
     rig.end_turn()
     assert rig.shares() == [(8, [(1, 1, 1)]), (8, [(2, 1, 1)])]
-    # No turn ever ends here: nothing is noted for its end.
-    assert first._handed == []
 
 
 def test_messages_without_numbers_go_alone() -> None:
     """The member's own: no queue looks for duplicates among them."""
     rig = Rig()
-    own, heard = rig.publisher(0, deduplicate=False)
-    own.add([Target(8)], [message()], 1)
+    own, heard = rig.publisher(0, is_numbered=False)
+    own.publish([Target(8)], [message()], 1)
     own.flush()
     assert rig.shares() == [(8, [(0, 0, 1)])]
     taken = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, 1)
@@ -312,7 +281,7 @@ def test_one_channels_defect_keeps_nobody_from_hearing(caplog: pytest.LogCapture
     def fails(_: Runs) -> None:
         raise ValueError("planted")
 
-    first, second = Publisher(rig.turn, 1, fails), Publisher(rig.turn, 2, heard.extend)
+    first, second = ChannelStream(rig.turn, 1, fails), ChannelStream(rig.turn, 2, heard.extend)
     offer(first, 8, 1)
     offer(second, 8, 1)
     rig.end_turn()
@@ -329,11 +298,14 @@ def test_what_cannot_be_sent_is_refused(channels: int, caplog: pytest.LogCapture
     rigged = [rig.publisher(channel) for channel in range(1, channels + 1)]
     for publisher, _ in rigged:
         offer(publisher, 8, 1)
+        offer(publisher, 9, 2)
     rig.groups.defect = ValueError("planted")
     with caplog.at_level(logging.ERROR):
         rig.end_turn()
     assert [heard for _, heard in rigged] == [[(1, 1, 0)]] * channels
     assert "planted" in caplog.text
+    # The other queue has its messages.
+    assert [uid for uid, _ in rig.shares()] == [9]
 
 
 async def test_channels_that_have_ended_are_told_of_together_when_they_have_their_answers() -> None:
@@ -401,9 +373,9 @@ class Turns:
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.bench = Bench(config)
         self.due: list[Callable[[], None]] = []
-        turn = TurnBatches(self.bench.client, "me", 3, self.due.append)
+        turn = Turn(self.bench.client, "me", 3, self.due.append)
         self.heard: list[Runs] = [[], []]
-        self.publishers = [Publisher(turn, n, self.heard[n - 1].extend) for n in (1, 2)]
+        self.publishers = [ChannelStream(turn, n, self.heard[n - 1].extend) for n in (1, 2)]
         self.number = 0
 
     def publish(self) -> None:

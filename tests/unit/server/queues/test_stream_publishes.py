@@ -9,16 +9,10 @@ from typing import Any, cast
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
-from brokerd.server.queues.publisher import (
-    BATCH_BYTES_MAX,
-    BATCH_MESSAGES_MAX,
-    HEAVY_BYTES,
-    MEMBER_BYTES_MAX_LEAST,
-    WATERMARK_SHARE,
-    Credit,
-    OnWayLimits,
-    Publisher,
-)
+from brokerd.server.queues.client import QueueClient
+from brokerd.server.queues.in_flight import HEAVY_BYTES
+from brokerd.server.queues.stream import ChannelStream
+from brokerd.server.queues.turn import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from tests.unit.server.messages import fakes
 
 ROUTE = ("", "q")
@@ -33,19 +27,6 @@ class _Groups:
         self.sent: list[tuple[int, enqueue_commands.EnqueueView, Any]] = []
         self.channel_downs: list[int] = []
         self.refusing: set[int] = set()
-        #: By queue: bytes without an answer, and who waits for fewer.
-        self.pending: dict[int, int] = {}
-        self.room: list[tuple[int, int, Any]] = []
-
-    def pending_bytes(self, uid: int) -> int:
-        return self.pending.get(uid, 0)
-
-    def pending_in_all(self) -> tuple[int, int]:
-        sizes = self.pending.values()
-        return sum(sizes), sum(map(bool, sizes))
-
-    def when_below(self, uid: int, size: int, done: Any) -> None:
-        self.room.append((uid, size, done))
 
     def refuses_lines(self, uid: int) -> bool:
         return uid in self.refusing
@@ -72,20 +53,20 @@ class _Queue:
     uid: int
 
 
-def publisher() -> tuple[Publisher, _Groups, list[tuple[int, int, int]], list[int]]:
+def publisher() -> tuple[ChannelStream, _Groups, list[tuple[int, int, int]], list[int]]:
     """Return a publisher, what it sends, what it reports, and the bytes under way."""
     groups, outcomes, flight = _Groups(), cast(list[tuple[int, int, int]], []), cast(list[int], [])
-    made = Publisher(fakes.batches(groups), 5, outcomes.extend, flight.append)
+    made = ChannelStream(fakes.turn(groups), 5, outcomes.extend, in_flight=flight.append)
     return made, groups, outcomes, flight
 
 
 def test_one_read_becomes_one_batch_per_queue_with_numbers_without_gaps() -> None:
     """design/hot-path.md rule 1."""
     made, groups, _, flight = publisher()
-    made.add([_Queue(1), _Queue(2)], [CONTENT] * 3, 1)
-    made.add([_Queue(1)], [CONTENT], 4)
+    made.publish([_Queue(1), _Queue(2)], [CONTENT] * 3, 1)
+    made.publish([_Queue(1)], [CONTENT], 4)
     made.flush()
-    made.add([_Queue(1)], [CONTENT], 5)
+    made.publish([_Queue(1)], [CONTENT], 5)
     made.flush()
     rows = [(uid, view.first_sequence, view.count) for uid, view, _ in groups.sent]
     assert rows == [(1, 1, 4), (2, 1, 3), (1, 5, 1)]
@@ -96,9 +77,9 @@ def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> No
     """hot-path.md rule 1: what is there when the previous one ends goes together, in order."""
     made, groups, outcomes, flight = publisher()
     for number in range(1, 6):
-        made.add([_Queue(1)], [CONTENT], number)
+        made.publish([_Queue(1)], [CONTENT], number)
         made.offer()
-    made.add([_Queue(2)], [CONTENT], 6)
+    made.publish([_Queue(2)], [CONTENT], 6)
     made.offer()
     rows = [(uid, view.first_sequence, view.count) for uid, view, _ in groups.sent]
     assert rows == [(1, 1, 1), (1, 2, 1), (2, 1, 1)]
@@ -113,7 +94,7 @@ def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> No
         ReplyStatus.OK, enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 3)
     )
     assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 3, 3)]
-    made.add([_Queue(1)], [CONTENT], 7)
+    made.publish([_Queue(1)], [CONTENT], 7)
     made.offer()
     assert len(groups.sent) == 5
 
@@ -121,11 +102,11 @@ def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> No
 def test_nothing_waits_when_something_else_follows_or_the_channel_ends() -> None:
     made, groups, _, _ = publisher()
     for number in range(1, 5):
-        made.add([_Queue(1)], [CONTENT], number)
+        made.publish([_Queue(1)], [CONTENT], number)
         made.offer()
     made.flush()
     assert [view.count for _, view, _ in groups.sent] == [1, 1, 2]
-    made.add([_Queue(1)], [CONTENT], 5)
+    made.publish([_Queue(1)], [CONTENT], 5)
     made.offer()
     assert len(groups.sent) == 3
     made.close()
@@ -135,7 +116,7 @@ def test_nothing_waits_when_something_else_follows_or_the_channel_ends() -> None
 def test_batches_are_cut_at_their_limit() -> None:
     made, groups, _, _ = publisher()
     for first in range(1, BATCH_MESSAGES_MAX + 2):
-        made.add([_Queue(1)], [CONTENT], first)
+        made.publish([_Queue(1)], [CONTENT], first)
     made.flush()
     assert [view.count for _, view, _ in groups.sent] == [BATCH_MESSAGES_MAX, 1]
 
@@ -146,9 +127,9 @@ def test_a_large_message_goes_alone() -> None:
     """
     made, groups, _, _ = publisher()
     large = (ROUTE, b"", bytes(BATCH_BYTES_MAX), b"")
-    made.add([_Queue(1)], [CONTENT], 1)
-    made.add([_Queue(1)], [large], 2)
-    made.add([_Queue(1)], [CONTENT], 3)
+    made.publish([_Queue(1)], [CONTENT], 1)
+    made.publish([_Queue(1)], [large], 2)
+    made.publish([_Queue(1)], [CONTENT], 3)
     made.flush()
     rows = [(view.first_sequence, view.count) for _, view, _ in groups.sent]
     assert rows == [(1, 1), (2, 1), (3, 1)]
@@ -157,8 +138,8 @@ def test_a_large_message_goes_alone() -> None:
 def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None:
     """R-PC-7."""
     made, groups, outcomes, flight = publisher()
-    made.add([_Queue(1)], [CONTENT] * 2, 1)
-    made.add([_Queue(1)], [CONTENT], 9)
+    made.publish([_Queue(1)], [CONTENT] * 2, 1)
+    made.publish([_Queue(1)], [CONTENT], 9)
     made.flush()
     groups.sent[0][2](ReplyStatus.GONE, b"")
     assert outcomes == [(1, 2, 2), (9, 1, 1)]
@@ -170,7 +151,7 @@ def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None
 def test_after_the_end_outcomes_interest_nobody() -> None:
     """R-PC-9."""
     made, groups, outcomes, flight = publisher()
-    made.add([_Queue(1)], [CONTENT], 1)
+    made.publish([_Queue(1)], [CONTENT], 1)
     made.close()
     groups.sent[0][2](ReplyStatus.GONE, b"")
     assert outcomes == []
@@ -182,10 +163,10 @@ def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches(
     made, groups, outcomes, _ = publisher()
     taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
     for uid, number in ((1, 1), (1, 2), (2, 3)):
-        made.add([_Queue(uid)], [CONTENT], number)
+        made.publish([_Queue(uid)], [CONTENT], number)
         made.flush()
     groups.sent[2][2](ReplyStatus.OK, taken)
-    made.add([_Queue(1)], [CONTENT], 4)
+    made.publish([_Queue(1)], [CONTENT], 4)
     made.leave({2: None, 3: None})
     assert groups.channel_downs == [2, 3]
     for answer in (sent[2] for sent in (*groups.sent[:2], groups.sent[3])):
@@ -198,9 +179,9 @@ def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches(
 def test_a_channel_that_ends_within_its_own_answer_says_so_once() -> None:
     """R-QQ-8."""
     groups = _Groups()
-    made: Publisher
-    made = Publisher(fakes.batches(groups), 5, lambda _: made.leave())
-    made.add([_Queue(1)], [CONTENT], 1)
+    made: ChannelStream
+    made = ChannelStream(fakes.turn(groups), 5, lambda _: made.leave())
+    made.publish([_Queue(1)], [CONTENT], 1)
     made.flush()
     taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
     groups.sent[0][2](ReplyStatus.OK, taken)
@@ -211,7 +192,7 @@ async def test_what_a_queue_refuses_for_good_is_refused_before_it_takes_numbers(
     """The queue need not hear of the end of a channel that it never heard of."""
     made, groups, outcomes, flight = publisher()
     groups.refusing.add(1)
-    made.add([_Queue(1), _Queue(2)], [CONTENT] * 2, 1)
+    made.publish([_Queue(1), _Queue(2)], [CONTENT] * 2, 1)
     made.flush()
     assert [uid for uid, _, _ in groups.sent] == [2]
     # Never from within: the channel is in the middle of its publishes.
@@ -220,7 +201,7 @@ async def test_what_a_queue_refuses_for_good_is_refused_before_it_takes_numbers(
     assert outcomes == [(1, 2, 0)]
     assert sum(flight) == 2 * (len(CONTENT[1]) + len(CONTENT[2]))
     groups.refusing.clear()
-    made.add([_Queue(1)], [CONTENT], 3)
+    made.publish([_Queue(1)], [CONTENT], 3)
     made.leave()
     assert [(uid, view.first_sequence) for uid, view, _ in groups.sent] == [(2, 1), (1, 1)]
 
@@ -228,7 +209,7 @@ async def test_what_a_queue_refuses_for_good_is_refused_before_it_takes_numbers(
 async def test_nobody_hears_of_a_refusal_after_the_channels_end() -> None:
     made, groups, outcomes, _ = publisher()
     groups.refusing.add(1)
-    made.add([_Queue(1)], [CONTENT], 1)
+    made.publish([_Queue(1)], [CONTENT], 1)
     made.leave()
     await asyncio.sleep(0)
     assert (outcomes, groups.sent, groups.channel_downs) == ([], [], [])
@@ -237,12 +218,12 @@ async def test_nobody_hears_of_a_refusal_after_the_channels_end() -> None:
 def test_what_was_refused_on_its_way_may_have_arrived_so_its_numbers_are_not_used_again() -> None:
     made, groups, outcomes, _ = publisher()
     for number in (1, 2):
-        made.add([_Queue(1)], [CONTENT], number)
+        made.publish([_Queue(1)], [CONTENT], number)
         made.flush()
     for _, _, answer in list(groups.sent):
         answer(ReplyStatus.REFUSED, b"is damaged")
     assert outcomes == [(1, 1, 0), (2, 1, 0)]
-    made.add([_Queue(1)], [CONTENT], 3)
+    made.publish([_Queue(1)], [CONTENT], 3)
     made.flush()
     (_, old, _), _, (_, new, _) = groups.sent
     assert new.channel != old.channel
@@ -262,105 +243,70 @@ class _Source:
         self.held.remove(reason)
 
 
-def credited(queue_bytes_max: int = 100) -> tuple[Publisher, _Groups, _Source]:
-    """Return a client's publisher; so many bytes may be on their way to a queue."""
-    groups, source = _Groups(), _Source()
-    outcomes: list[tuple[int, int, int]] = []
-    credit = Credit(source, OnWayLimits(queue_bytes_max))
-    made = Publisher(fakes.batches(groups), 5, outcomes.extend, credit=credit)
-    return made, groups, source
+TAKEN = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
 
 
-def send(made: Publisher, uid: int, size: int = 4) -> None:
+def send(made: ChannelStream, uid: int, size: int = 4) -> None:
     """Publish one message."""
-    made.add([_Queue(uid)], [(ROUTE, b"\0\0", b"x" * size, b"")], 1)
+    made.publish([_Queue(uid)], [(ROUTE, b"\0\0", b"x" * size, b"")], 1)
     made.flush()
 
 
-def test_a_queue_with_too_much_on_its_way_holds_who_sends_it_much() -> None:
+async def test_a_queue_with_too_much_in_flight_holds_who_sends_it_much() -> None:
     """R-ALM-10: until half of it has arrived; other queues are nobody's reason to wait."""
-    made, groups, source = credited()
-    groups.pending = {1: 100}
+    groups, source = _Groups(), _Source()
+    client = QueueClient(fakes.turn(groups), 1)
+    client.in_flight.queue_bytes_max = 2 * HEAVY_BYTES
+    made, own = client.open(5, source=source), client.open(6)
     send(made, 1, HEAVY_BYTES)
     assert source.held == []
-    groups.pending = {1: 101}
+    send(own, 1, HEAVY_BYTES)
     send(made, 2, HEAVY_BYTES)
     assert source.held == []
-    send(made, 1, HEAVY_BYTES)
+    send(made, 1)
     send(made, 1, HEAVY_BYTES)
     assert source.held == ["queue 1 of 5"]
-    [(uid, size, has_room)] = groups.room
-    assert (uid, size) == (1, 50)
-    has_room()
+    answers = [answer for uid, _, answer in groups.sent if uid == 1]
+    for answer in answers[:2]:
+        answer(ReplyStatus.OK, TAKEN)
+        await asyncio.sleep(0)
+        assert source.held == ["queue 1 of 5"]
+    answers[3](ReplyStatus.OK, TAKEN)
+    await asyncio.sleep(0)
     assert source.held == []
     # It may come to that again.
-    send(made, 1, HEAVY_BYTES)
-    assert len(groups.room) == 2
-
-
-def test_a_member_with_too_much_on_its_way_holds_who_has_more_than_a_share() -> None:
-    """R-ALM-10: no queue has too much, all together have; one that has little goes on."""
-    most = MEMBER_BYTES_MAX_LEAST
-    made, groups, source = credited(most)
-    groups.pending = {1: most // 2, 2: most // 2}
-    send(made, 1, HEAVY_BYTES)
-    assert source.held == []
-    groups.pending = {1: most // 2, 2: most // 2, 3: most // 8}
-    send(made, 3, HEAVY_BYTES)
-    assert source.held == []
-    send(made, 1, HEAVY_BYTES)
+    for _ in range(3):
+        send(made, 1, HEAVY_BYTES)
     assert source.held == ["queue 1 of 5"]
-    [(uid, size, _)] = groups.room
-    assert (uid, size) == (1, (most // 2 - 1) // 2)
-    # Somebody else, who sends it little, waits where all must.
-    made, groups, source = credited(most)
-    groups.pending = {1: most, 2: most, 3: 10}
-    send(made, 1)
-    send(made, 3)
-    assert source.held == ["queue 1 of 5", "queue 3 of 5"]
-    made, groups, source = credited(most)
-    groups.pending = {1: most, 2: most - 10, 3: 10}
-    send(made, 1)
-    send(made, 3)
-    assert source.held == []
-
-
-def test_a_members_bound_follows_the_watermark() -> None:
-    limits = OnWayLimits(5)
-    gib = 1 << 30
-    for watermark, expected in ((8 * gib, gib), (1000, MEMBER_BYTES_MAX_LEAST)):
-        limits.set_watermark(watermark)
-        assert (
-            limits.member_bytes_max
-            == expected
-            == max(watermark // WATERMARK_SHARE, MEMBER_BYTES_MAX_LEAST)
-        )
 
 
 def test_who_sends_little_waits_only_where_all_must() -> None:
-    made, groups, source = credited()
-    groups.pending = {1: 200}
+    groups, source = _Groups(), _Source()
+    client = QueueClient(fakes.turn(groups), 1)
+    client.in_flight.queue_bytes_max = 1000
+    made, own = client.open(5, source=source), client.open(6)
+    send(own, 1, 1500)
     send(made, 1)
     assert source.held == []
     # The first one has no answer yet, so this is no longer little.
     send(made, 1)
     assert source.held == ["queue 1 of 5"]
-    made, groups, source = credited()
-    groups.pending = {1: 201}
-    send(made, 1)
-    assert source.held == ["queue 1 of 5"]
+    source.held.clear()
+    send(own, 2, 2000)
+    send(made, 2)
+    assert source.held == ["queue 2 of 5"]
 
 
 async def test_what_is_refused_is_counted_for_its_queue() -> None:
     counted: list[tuple[int, int]] = []
     groups = _Groups()
-    turn = fakes.batches(groups)
+    turn = fakes.turn(groups)
     turn.refused = lambda *refused: counted.append(refused)
-    made = Publisher(turn, 5, lambda _: None)
-    made.add([_Queue(1)], [CONTENT] * 3, 1)
+    made = ChannelStream(turn, 5, lambda _: None)
+    made.publish([_Queue(1)], [CONTENT] * 3, 1)
     made.flush()
     groups.sent[0][2](ReplyStatus.REFUSED, b"home member n1 is down")
     groups.refusing.add(2)
-    made.add([_Queue(2)], [CONTENT] * 2, 4)
+    made.publish([_Queue(2)], [CONTENT] * 2, 4)
     made.flush()
     assert counted == [(1, 3), (2, 2)]

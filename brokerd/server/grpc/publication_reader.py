@@ -16,6 +16,7 @@ from typing import TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from brokerd.amqp import errors
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_properties
 from brokerd.server.grpc.rpc_errors import CallRefused
@@ -74,9 +75,11 @@ class PublicationReader:
     Invariant: `_head` is what the octets `_between` say with `_is_mandatory`; None: nothing yet.
     """
 
-    __slots__ = ("_between", "_head", "_heads", "_is_mandatory")
+    __slots__ = ("_between", "_body_bytes_max", "_head", "_heads", "_is_mandatory")
 
-    def __init__(self) -> None:
+    def __init__(self, body_bytes_max: int) -> None:
+        """body_bytes_max: as AMQP clients may publish (R-FRM-8)."""
+        self._body_bytes_max = body_bytes_max
         self._head: Head | None = None
         self._between = b""
         self._is_mandatory = False
@@ -85,7 +88,7 @@ class PublicationReader:
     def read(self, request: bytes, found: list[Alike]) -> None:
         """Add what a request has to what was found.
 
-        CallRefused or EncodeError if it is none, or has what cannot be published; what was found
+        CallRefused or an AmqpError if it is none, or has what cannot be published; what was found
         before that is good.
         """
         at, end, count = 0, len(request), 0
@@ -136,7 +139,7 @@ class PublicationReader:
             return False
         if head is None or not is_same or is_mandatory != self._is_mandatory:
             head = self._known(request[begin:tag_at], is_mandatory)
-        _add(found, head, sequence, request[body_at:end])
+        self._add(found, head, sequence, request[body_at:end])
         return True
 
     def _known(self, between: bytes, is_mandatory: bool) -> Head:
@@ -151,10 +154,28 @@ class PublicationReader:
         self._head, self._between, self._is_mandatory = head, between, is_mandatory
         return head
 
-    @staticmethod
-    def _read(raw: bytes, found: list[Alike]) -> None:
+    def _read(self, raw: bytes, found: list[Alike]) -> None:
         item = _parsed(raw)
-        _add(found, _head_of(item, item.mandatory), item.sequence, item.body)
+        self._add(found, _head_of(item, item.mandatory), item.sequence, item.body)
+
+    def _add(self, found: list[Alike], head: Head, sequence: int, body: bytes) -> None:
+        size = len(body)
+        if size > self._body_bytes_max:
+            # As the AMQP door says it: what it would not take cannot be published again there.
+            raise errors.PreconditionFailed(
+                f"message size {size} is larger than configured max size {self._body_bytes_max}"
+            )
+        if found:
+            last = found[-1]
+            if (
+                last.head is head
+                and sequence == last.first + len(last.bodies)
+                and last.size < BATCH_BYTES_MAX
+            ):
+                last.bodies.append(body)
+                last.size += size
+                return
+        found.append(Alike(head, sequence, [body], size))
 
 
 def _parsed(raw: bytes) -> messages_pb2.Publication:
@@ -171,20 +192,6 @@ def _head_of(item: messages_pb2.Publication, is_mandatory: bool) -> Head:
         header,
         message_checks.all_plain([(b"", header, b"")]),
     )
-
-
-def _add(found: list[Alike], head: Head, sequence: int, body: bytes) -> None:
-    if found:
-        last = found[-1]
-        if (
-            last.head is head
-            and sequence == last.first + len(last.bodies)
-            and last.size < BATCH_BYTES_MAX
-        ):
-            last.bodies.append(body)
-            last.size += len(body)
-            return
-    found.append(Alike(head, sequence, [body], len(body)))
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -127,7 +127,7 @@ class PublishStream:
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._revision = 0
         self._targets: dict[Key, Target] = {}
-        self._reader = PublicationReader()
+        self._reader = PublicationReader(services.messages.profile.max_message_size)
         self._stream = services.queue_client.open(
             self._uid, self.answered, source=self, in_flight=self._in_flight
         )

@@ -18,6 +18,7 @@ from brokerd.server.grpc.publication_reader import Alike, PublicationReader
 from brokerd.server.grpc.rpc_errors import CallRefused
 from brokerd.server.queues.turn import BATCH_BYTES_MAX
 
+BODY_BYTES_MAX = 16 * 1024 * 1024
 #: Number, (exchange, routing key, mandatory), header, body.
 Row: TypeAlias = tuple[int, tuple[str, str, bool], bytes, bytes]
 
@@ -79,7 +80,7 @@ def as_the_library_reads(request: bytes) -> list[Row]:
 
 def same(requests: list[bytes]) -> None:
     """One reader reads them in turn, as the library does each."""
-    reader = PublicationReader()
+    reader = PublicationReader(BODY_BYTES_MAX)
     for request in requests:
         try:
             expected = as_the_library_reads(request)
@@ -116,7 +117,7 @@ def test_what_is_damaged(items: list[messages_pb2.Publication], data: st.DataObj
         del request[data.draw(st.integers(0, len(request))) :]
     found: list[Alike] = []
     try:
-        PublicationReader().read(bytes(request), found)
+        PublicationReader(BODY_BYTES_MAX).read(bytes(request), found)
     except (CallRefused, errors.EncodeError):
         return
     assert rows_of(found) == as_the_library_reads(bytes(request))
@@ -139,7 +140,7 @@ def test_runs_and_what_ends_them() -> None:
         ]
     )
     found: list[Alike] = []
-    PublicationReader().read(request.SerializeToString(), found)
+    PublicationReader(BODY_BYTES_MAX).read(request.SerializeToString(), found)
     assert [(alike.first, alike.head.key[1], len(alike.bodies)) for alike in found] == [
         (1, "q", 2),
         (4, "q", 1),
@@ -153,7 +154,7 @@ def test_runs_and_what_ends_them() -> None:
 
 
 def test_what_it_remembers_has_a_bound() -> None:
-    reader = PublicationReader()
+    reader = PublicationReader(BODY_BYTES_MAX)
     for number in range(2 * publication_reader.HEADS_MAX):
         item = messages_pb2.Publication(sequence=1, routing_key=f"q{number}", body=b"b")
         reader.read(framed([item.SerializeToString()]), [])
@@ -165,9 +166,11 @@ def test_what_it_remembers_has_a_bound() -> None:
 @pytest.mark.parametrize("field", [b"\x0a\x00", b"\x10\x01"])
 def test_a_request_has_a_bounded_number_of_fields(field: bytes) -> None:
     """Each costs time, known or not."""
-    PublicationReader().read(field * publication_reader.PUBLICATIONS_MAX, [])
+    PublicationReader(BODY_BYTES_MAX).read(field * publication_reader.PUBLICATIONS_MAX, [])
     with pytest.raises(CallRefused, match="more than 4096 publications") as caught:
-        PublicationReader().read(field * (publication_reader.PUBLICATIONS_MAX + 1), [])
+        PublicationReader(BODY_BYTES_MAX).read(
+            field * (publication_reader.PUBLICATIONS_MAX + 1), []
+        )
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -175,5 +178,23 @@ def test_what_came_before_a_mistake_is_found() -> None:
     good = messages_pb2.Publication(sequence=1, routing_key="q", body=b"b").SerializeToString()
     found: list[Alike] = []
     with pytest.raises(CallRefused, match="cut off"):
-        PublicationReader().read(framed([good]) + b"\x0a\x09\x08", found)
+        PublicationReader(BODY_BYTES_MAX).read(framed([good]) + b"\x0a\x09\x08", found)
     assert rows_of(found) == [(1, ("", "q", False), BasicProperties().encode(), b"b")]
+
+
+def test_a_body_beyond_the_limit_of_amqp_is_refused_after_what_came_before_it() -> None:
+    """R-FRM-8: whatever its publication looks like."""
+    for is_mandatory in (False, True):
+        found: list[Alike] = []
+        items = [
+            messages_pb2.Publication(
+                sequence=n, routing_key="q", body=bytes(n), mandatory=is_mandatory
+            )
+            for n in (7, 8, 9, 10)
+        ]
+        request = messages_pb2.PublishRequest(publications=items).SerializeToString()
+        with pytest.raises(
+            errors.PreconditionFailed, match="message size 9 is larger than configured max size 8"
+        ):
+            PublicationReader(8).read(request, found)
+        assert [(each.first, each.bodies) for each in found] == [(7, [bytes(7), bytes(8)])]

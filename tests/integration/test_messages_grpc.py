@@ -370,7 +370,7 @@ def test_mistakes_of_a_consumer_end_the_call_and_return_its_messages(
 
 
 def test_a_consumer_is_told_when_its_queue_is_deleted(client: Client, channel: Any) -> None:
-    """R-CS-6."""
+    """R-CS-6: and not by whom."""
     with queue_of(channel, "gone") as queue:
         call = client.consume(queue=queue, credit=1)
         eventually(
@@ -378,7 +378,7 @@ def test_a_consumer_is_told_when_its_queue_is_deleted(client: Client, channel: A
             "the consumer is there",
         )
     response = call.next()
-    assert response.cancelled
+    assert response.cancelled == "queue deleted"
     assert call.rest() == []
 
 

@@ -22,6 +22,7 @@ from brokerd.core import unacked
 from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
+from brokerd.core.queue import effects
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
@@ -51,6 +52,18 @@ _SETTLE = {
     messages_pb2.Settlement.REJECT: Settle.DISCARD_REJECTED,
     messages_pb2.Settlement.REQUEUE: Settle.NACK,
 }
+
+#: What `cancelled` says for the queue's causes.  The others name who deleted the queue, which is no
+#: business of its consumers.
+_CANCELLED = {
+    "expired": "queue expired",
+    "auto-delete": "queue auto-deleted",
+    "home-down": "queue deleted: its member is down",
+    "node-removed": "queue deleted: its member has left the cluster",
+    "node-restarted": "queue deleted: its member was restarted",
+    "lost by its queue": "consumer lost: the queue's new leader does not know it; subscribe again",
+}
+_DELETED = "queue deleted"
 
 
 class ConsumeStream:
@@ -286,7 +299,7 @@ class ConsumeStream:
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         """Tell the client that the consumer is gone, and end the call."""
-        self._cancelled = cause
+        self._cancelled = _cancelled(cause)
         self._due.set()
 
     def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
@@ -320,8 +333,7 @@ class ConsumeStream:
             if self._failure is not None:
                 return
             if self._cancelled is not None:
-                cause = self._cancelled or "cancelled"
-                await self._context.write(messages_pb2.ConsumeResponse(cancelled=cause))
+                await self._context.write(messages_pb2.ConsumeResponse(cancelled=self._cancelled))
                 return
 
     def _next_response(self) -> messages_pb2.ConsumeResponse:
@@ -374,6 +386,12 @@ class ConsumeStream:
             self._held.remove(low, high)
         holder, may_be_lost = (self._consumer.uid, self._consumer.id), not self._consumer.has_counts
         self._stream.settle(holder, ranges, Settle.ACCEPT, may_be_lost=may_be_lost)
+
+
+def _cancelled(cause: str) -> str:
+    if cause.startswith(effects.TIMED_OUT):
+        return cause
+    return _CANCELLED.get(cause, _DELETED)
 
 
 def _random_tag() -> str:

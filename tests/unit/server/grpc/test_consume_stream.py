@@ -85,6 +85,7 @@ class Client:
     auto: bool = False
     granted: int = 0
     received: list[Any] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     #: Tags that it owes a settlement.
     owed: list[int] = field(default_factory=list)
 
@@ -109,6 +110,8 @@ class Client:
     async def write(self, response: Any) -> None:
         await self.is_open.wait()
         self.received += response.deliveries
+        if response.cancelled:
+            self.cancelled.append(response.cancelled)
         self.owed += [each.delivery_tag for each in response.deliveries if not self.auto]
 
     def grant(self, credit: int) -> None:
@@ -279,3 +282,29 @@ def test_two_consumers_share_a_queue_by_their_credit(
         assert model.member.driver.unacked == 0
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("amqp:somebody", "queue deleted"),
+        ("http:somebody", "queue deleted"),
+        ("queue deleted", "queue deleted"),
+        ("", "queue deleted"),
+        ("expired", "queue expired"),
+        ("node-restarted", "queue deleted: its member was restarted"),
+        (effects.timed_out(1000), "consumer timeout 1000 ms"),
+        (
+            "lost by its queue",
+            "consumer lost: the queue's new leader does not know it; subscribe again",
+        ),
+    ],
+)
+async def test_a_consumer_that_is_cancelled_is_told_why(cause: str, said: str) -> None:
+    """R-CS-6: never the name of another user."""
+    client = Client(Member(), credit=1)
+    await rest()
+    (consumer_id,) = client.member.deliveries._consumers
+    client.member.deliveries.cancelled(consumer_id, cause)
+    await asyncio.wait_for(client.task, 60)
+    assert client.cancelled == [said]

@@ -407,7 +407,8 @@ class LimitConfig(_Section):
     unauthenticated: int = Field(default=1_000, ge=1)
     #: The same of one IPv4 address or IPv6 network of 64 bits.
     unauthenticated_per_address: int = Field(default=500, ge=1)
-    #: Connections to the gRPC port; strangers' make room for others first.
+    #: Connections to the gRPC port, with up to 1,000 calls each; strangers' make room for others
+    #: first.
     grpc_connections: int = Field(default=4_000, ge=1)
     grpc_connections_per_address: int = Field(default=2_000, ge=1)
     #: Bytes of gRPC requests that are unfinished or not handled yet, of all connections together.

@@ -25,9 +25,10 @@ HEADER_BYTES_MAX = 8 * 1024
 DATA_FRAME_BYTES_MAX = framing.FRAME_BYTES_DEFAULT
 #: Largest one that is sent, whatever the other side takes: streams have turns.
 SENT_FRAME_BYTES_MAX = 64 * 1024
-CONCURRENT_STREAMS_MAX = 1000
-#: Frames that move nothing (one_stream.py); every stream may be given up at once, and twice over.
-IDLE_FRAMES_MAX = 2 * CONCURRENT_STREAMS_MAX
+#: Streams at once, as the other side is told; a client that has so many lets further calls wait.
+CONCURRENT_STREAMS_MAX = 2000
+#: Frames that move nothing (one_stream.py); every stream may be given up at once.
+IDLE_FRAMES_MAX = CONCURRENT_STREAMS_MAX
 #: What all streams together may have on the way once somebody has logged in.
 CONNECTION_WINDOW_BYTES = 1024 * 1024
 

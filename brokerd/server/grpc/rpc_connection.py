@@ -23,6 +23,9 @@ from brokerd.server.grpc.rpc_call import RpcCall, status_headers
 
 log = logging.getLogger(__name__)
 
+#: Calls at once.  HTTP/2's own limit is twice that: of a client that goes beyond this one, the next
+#: call has a status at once, where it would else wait in the client until its deadline.
+CALLS_MAX = 1000
 #: Read at a time from a stranger, and from somebody known.
 STRANGER_READ_BYTES = 4 * 1024
 READ_BYTES = 256 * 1024
@@ -206,7 +209,11 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._window_opened = True
 
     def _open(self, stream: many_streams.Stream, headers: Mapping[bytes, bytes]) -> None:
-        if len(self._tasks) >= many_streams.CONCURRENT_STREAMS_MAX:
+        if len(self.calls) >= CALLS_MAX:
+            text = f"{CALLS_MAX} calls are open on this connection: open another one"
+            self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            return
+        if len(self._tasks) >= CALLS_MAX:
             # Their streams are gone, their work is not yet.
             self.http2.reset(stream, framing.REFUSED_STREAM)
             return
@@ -219,9 +226,9 @@ class RpcConnection(asyncio.BufferedProtocol):
             return
         handler = self._server.handlers.get(headers.get(b":path", b""))
         if handler is None:
-            self._refuse(stream, "this method is not known here")
+            self._refuse_unknown(stream, "this method is not known here")
         elif headers.get(b"grpc-encoding", b"identity") != b"identity":
-            self._refuse(stream, "compressed messages are not taken")
+            self._refuse_unknown(stream, "compressed messages are not taken")
         else:
             call = RpcCall(self, stream, handler, headers)
             self.calls[stream.id] = call
@@ -232,13 +239,16 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._tasks.add(call.task)
             call.task.add_done_callback(self._tasks.discard)
 
-    def _refuse(self, stream: many_streams.Stream, text: str) -> None:
+    def _refuse_unknown(self, stream: many_streams.Stream, text: str) -> None:
         """SEC-48: neither unknown methods nor compression; the headers say what is taken."""
         self.http2.count_idle()
+        self._refuse(stream, grpc.StatusCode.UNIMPLEMENTED, text)
+
+    def _refuse(self, stream: many_streams.Stream, code: grpc.StatusCode, text: str) -> None:
         headers = [
             *grpc_messages.response_headers(),
             (b"grpc-accept-encoding", b"identity"),
-            *status_headers(grpc.StatusCode.UNIMPLEMENTED, text),
+            *status_headers(code, text),
         ]
         self.http2.send_headers(stream, many_streams.encode_headers(headers), ends=True)
 

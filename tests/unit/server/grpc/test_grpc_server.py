@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from brokerd.config import BrokerConfig
-from brokerd.server.grpc import rpc_call
+from brokerd.http2 import many_streams
+from brokerd.server.grpc import rpc_call, rpc_connection
 from brokerd.server.grpc.grpc_server import GrpcServer
 from brokerd.server.grpc.rpc_connection import RpcConnection
 from tests.ports import free_ports
@@ -302,3 +303,26 @@ async def test_when_the_port_closes_calls_end() -> None:
 )
 def test_deadlines(text: bytes, seconds: float | None) -> None:
     assert rpc_call.parse_timeout(text) == seconds
+
+
+async def test_a_call_beyond_those_of_a_connection_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not wait in the client until its deadline: HTTP/2's own limit is farther."""
+    monkeypatch.setattr(rpc_connection, "CALLS_MAX", 3)
+    async with served() as (service, channel, _):
+        one = channel.unary_unary("/t.T/One")
+        waiting = [one(b"wait", metadata=GOOD, timeout=WAIT_S) for _ in range(3)]
+        await until(lambda: len(service.asked) == 3)
+        code, text = await failure(unary(channel, b"x"))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert text == "3 calls are open on this connection: open another one"
+        waiting[0].cancel()
+        await service.was_cancelled.wait()
+        assert await unary(channel, b"x") == b"x1"
+        for call in waiting[1:]:
+            call.cancel()
+
+
+def test_http2_has_room_for_the_refusal() -> None:
+    assert many_streams.CONCURRENT_STREAMS_MAX >= 2 * rpc_connection.CALLS_MAX

@@ -262,6 +262,11 @@ class ConsumeStream:
             raise rpc_errors.CallRefused(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown outcome {request.outcome}"
             )
+        if request.multiple and not request.delivery_tags:
+            raise rpc_errors.CallRefused(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "a settlement of multiple messages needs the last one's delivery tag; 0 means all",
+            )
         settled, unknown = self._unacked.acks(
             (tag, request.multiple) for tag in request.delivery_tags
         )

@@ -70,6 +70,7 @@ class GrpcServer:
         self.handlers: dict[bytes, Any] = {}
         self.budget = Budget(limits.grpc_request_bytes)
         self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.write_timeout_s = limits.write_timeout_ms / 1000
         self._stranger_s = limits.handshake_timeout_ms / 1000
         self._connections_max = limits.grpc_connections
         self._connections_per_address_max = limits.grpc_connections_per_address
@@ -179,6 +180,7 @@ class GrpcServer:
 
     def _greet(self, found: socket.socket, address: str, port: int) -> None:
         connection = RpcConnection(self, address, port)
+        address = connection.address
         source = source_of(address)
         loser = self._unauthenticated.admit(
             connection,

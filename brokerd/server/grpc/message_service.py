@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import unquote
 
 import grpc
 
@@ -195,5 +194,5 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             await rpc_errors.abort(
                 context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)
             )
-        name = f"gRPC {unquote(context.peer())}"
+        name = f"gRPC {rpc_auth.peer_text(context.peer())}"
         return Caller(who.identity, self._admission.access(who.identity, vhost), name)

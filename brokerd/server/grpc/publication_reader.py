@@ -236,4 +236,4 @@ def _after_field(data: bytes, at: int) -> int:
 
 
 def _unreadable(text: str) -> CallRefused:
-    return CallRefused(grpc.StatusCode.INTERNAL, f"the request cannot be read: {text}")
+    return CallRefused(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be read: {text}")

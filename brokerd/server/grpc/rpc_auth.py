@@ -84,7 +84,7 @@ class Callers:
         """Return who calls from there with this metadata; CallRefused if that is nobody."""
         self._check_started()
         credentials = auth.header_credentials(metadata.get("authorization", ""))
-        client = login_records.Client("grpc", peer_address(peer), peer)
+        client = login_records.Client("grpc", peer_address(peer), peer_text(peer))
         try:
             verdict = await self._authenticator.authenticate(credentials, client)
         except NotChecked as error:
@@ -104,7 +104,7 @@ class Callers:
         It needs no user: whatever becomes of users and passwords, it can set them right (ADR 21).
         """
         self._check_started()
-        client = login_records.Client("grpc", peer_address(peer), peer)
+        client = login_records.Client("grpc", peer_address(peer), peer_text(peer))
         records = self._authenticator.records
         if certificate.expires_s <= time.time():
             records.refuse(client, operator_login.NAME, login_records.EXPIRED)
@@ -148,8 +148,7 @@ async def _abort_without(
 def author_of(context: Any) -> Author:
     """Return on whose behalf a call that has been let in makes changes."""
     caller: Caller | None = getattr(context, "caller", None)
-    peer = context.peer()
-    address = f"{peer_address(peer)}:{peer_port(peer)}"
+    address = peer_text(context.peer())
     return Author("?" if caller is None else caller.user, "grpc", address)
 
 
@@ -160,6 +159,12 @@ def metadata_of(context: HasMetadata) -> dict[str, str]:
         key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         for key, value in pairs
     }
+
+
+def peer_text(peer: str) -> str:
+    """Return gRPC's peer string as people read it: 127.0.0.1:5000, [::1]:5000."""
+    address = peer_address(peer)
+    return f"[{address}]:{peer_port(peer)}" if ":" in address else f"{address}:{peer_port(peer)}"
 
 
 def peer_port(peer: str) -> int:

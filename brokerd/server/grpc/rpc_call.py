@@ -286,7 +286,7 @@ class RpcCall:
             return self._handler.request_deserializer(message)
         except Exception as error:
             text = f"the request cannot be read: {error}"
-            raise CallRefused(grpc.StatusCode.INTERNAL, text) from error
+            raise CallRefused(grpc.StatusCode.INVALID_ARGUMENT, text) from error
 
     # ---- the service's side: grpc.aio.ServicerContext --------------------------------------------
 
@@ -398,6 +398,11 @@ class RpcCall:
     def stop_stalled(self) -> None:
         """End a large message that does not come, so that its memory serves others."""
         self._end_with(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request came too slowly")
+
+    def stop_unread(self, timeout_s: float) -> None:
+        """End it, since its client takes nothing of what is sent."""
+        text = f"its answers were not read for {timeout_s:g} seconds (limits.write_timeout_ms)"
+        self._end_with(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     @property
     def is_awaited(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import grpc
 
 from brokerd.cluster.peer import grpc_messages
+from brokerd.core.strangers import parsed_address
 from brokerd.http2 import framing, many_streams
 from brokerd.http2.errors import Http2Error
 from brokerd.server.access import operator_login
@@ -57,6 +58,8 @@ class Server(Protocol):
     handlers: dict[bytes, Any]
     budget: Budget
     read_buffer: memoryview
+    #: How long a call's client may take nothing of what is to be sent.
+    write_timeout_s: float
 
     def connected(self, connection: RpcConnection) -> None:
         """A socket stands, TLS included."""
@@ -87,8 +90,9 @@ class RpcConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(self, server: Server, address: str, port: int) -> None:
-        self.address = address
-        kind, host = ("ipv6", f"%5B{address}%5D") if ":" in address else ("ipv4", address)
+        parsed = parsed_address(address)
+        self.address = host = address if parsed is None else str(parsed)
+        kind, host = ("ipv6", f"%5B{host}%5D") if ":" in host else ("ipv4", host)
         self.peer = f"{kind}:{host}:{port}"
         self.is_stranger = True
         self.http2 = many_streams.Http2Server()
@@ -113,6 +117,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._check_due = 0.0
         #: Calls whose large message was on the way at the last check, and what they had received.
         self._awaited: dict[RpcCall, int] = {}
+        #: What calls had to send at the last check, and since when it is the same.
+        self._unread: dict[RpcCall, tuple[memoryview, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- asyncio.BufferedProtocol ---------------------------------------------------------------
@@ -284,6 +290,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.calls.pop(call.stream.id, None)
         self._sending.pop(call, None)
         self._awaited.pop(call, None)
+        self._unread.pop(call, None)
         self._login_ended(call)
         if self.http2.is_leaving and not self.calls:
             self._close_soon()
@@ -401,6 +408,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             # What has come meanwhile was not read yet; nobody can be blamed.
             self._silent = self._stuck = 0
             self._awaited.clear()
+            self._unread.clear()
         else:
             unsent = self._transport.get_write_buffer_size() if self._is_paused else 0
             self._stuck = self._stuck + 1 if 0 < self._unsent <= unsent else 0
@@ -414,6 +422,8 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._flush()
             self.http2.forgive()
             self._stop_stalled()
+            if not self._is_paused:
+                self._stop_unread()
         self._watch()
 
     def _stop_stalled(self) -> None:
@@ -426,3 +436,18 @@ class RpcConnection(asyncio.BufferedProtocol):
                 call.stop_stalled()
             else:
                 self._awaited[call] = call.received
+
+    def _stop_unread(self) -> None:
+        """End calls whose clients read nothing of them, though perhaps of others (SEC-45)."""
+        now_s, before, self._unread = self._loop.time(), self._unread, {}
+        for call in list(self._sending):
+            unsent = call.unsent
+            if unsent is None:
+                continue
+            earlier, since_s = before.get(call, (None, now_s))
+            if earlier is not unsent:
+                since_s = now_s
+            if now_s - since_s >= self._server.write_timeout_s:
+                call.stop_unread(self._server.write_timeout_s)
+            else:
+                self._unread[call] = unsent, since_s

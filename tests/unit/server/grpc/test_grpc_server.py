@@ -14,7 +14,7 @@ import pytest
 
 from brokerd.config import BrokerConfig
 from brokerd.http2 import many_streams
-from brokerd.server.grpc import rpc_call, rpc_connection
+from brokerd.server.grpc import rpc_auth, rpc_call, rpc_connection
 from brokerd.server.grpc.grpc_server import GrpcServer
 from brokerd.server.grpc.rpc_connection import RpcConnection
 from tests.ports import free_ports
@@ -70,6 +70,7 @@ class Service:
         return {
             "One": grpc.unary_unary_rpc_method_handler(self.one, bytes, bytes),
             "Many": grpc.unary_stream_rpc_method_handler(self.many, bytes, bytes),
+            "Number": grpc.unary_unary_rpc_method_handler(self.one, int, bytes),
             "Watch": grpc.unary_stream_rpc_method_handler(self.watch, bytes, bytes),
             "Gather": grpc.stream_unary_rpc_method_handler(self.gather, bytes, bytes),
             "Echo": grpc.stream_stream_rpc_method_handler(self.echo, bytes, bytes),
@@ -114,6 +115,11 @@ async def failure(call: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""
+
+
+async def read_all(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
 
 
 async def test_calls_of_all_kinds_end_when_the_member_stops(
@@ -326,3 +332,47 @@ async def test_a_call_beyond_those_of_a_connection_is_refused_at_once(
 
 def test_http2_has_room_for_the_refusal() -> None:
     assert many_streams.CONCURRENT_STREAMS_MAX >= 2 * rpc_connection.CALLS_MAX
+
+
+async def test_a_call_whose_answers_are_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-45: the others of its connection go on."""
+    monkeypatch.setattr(rpc_connection, "CHECK_S", 0.3)
+    async with served() as (_, channel, server):
+        server.write_timeout_s = 0.5
+        unread = channel.unary_stream("/t.T/Many")(b"100", metadata=GOOD, timeout=WAIT_S)
+        assert len(await unread.read()) == MIB
+        (connection,) = server._connections
+        # One that is read goes on for longer than that.
+        slow = channel.stream_stream("/t.T/Echo")(metadata=GOOD, timeout=WAIT_S)
+        await slow.write(b"x")
+        assert await slow.read() == b"x"
+        while len(connection.calls) != 1:
+            await slow.write(b"x")
+            assert await slow.read() == b"x"
+            await asyncio.sleep(0.02)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_all(unread)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "not read for 0.5 seconds" in str(caught.value.details())
+        await slow.done_writing()
+        assert await slow.code() is grpc.StatusCode.OK
+
+
+async def test_a_request_that_cannot_be_read_is_the_clients_mistake() -> None:
+    async with served() as (_, channel, __):
+        number = channel.unary_unary("/t.T/Number")
+        code, text = await failure(number(b"x", metadata=GOOD, timeout=WAIT_S))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text.startswith("the request cannot be read: invalid literal for int()")
+
+
+async def test_peers_are_named_as_people_read_them() -> None:
+    async with served() as (_, __, server):
+        for address, peer, text in (
+            ("127.0.0.1", "ipv4:127.0.0.1:5", "127.0.0.1:5"),
+            ("::ffff:127.0.0.1", "ipv4:127.0.0.1:5", "127.0.0.1:5"),
+            ("::1", "ipv6:%5B::1%5D:5", "[::1]:5"),
+        ):
+            connection = RpcConnection(server, address, 5)
+            assert connection.peer == peer
+            assert rpc_auth.peer_text(peer) == text

@@ -87,7 +87,7 @@ def same(requests: list[bytes]) -> None:
         except DecodeError:
             with pytest.raises(CallRefused) as caught:
                 reader.read(request, [])
-            assert caught.value.code is grpc.StatusCode.INTERNAL
+            assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
             continue
         found: list[Alike] = []
         reader.read(request, found)

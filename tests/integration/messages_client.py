@@ -27,7 +27,7 @@ def metadata(
 class Call:
     """One streaming call."""
 
-    def __init__(self, method: Any, sent: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, method: Any, sent: tuple[tuple[str, str | bytes], ...]) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._call = method(iter(self._requests.get, None), metadata=sent, timeout=DEADLINE_S)
 
@@ -73,7 +73,7 @@ class Client:
             self.channel
         )
 
-    def publish(self, *sent: tuple[str, str]) -> Call:
+    def publish(self, *sent: tuple[str, str | bytes]) -> Call:
         """Open a Publish call."""
         return Call(self._stub.Publish, sent or metadata())
 

@@ -218,6 +218,51 @@ def test_properties_go_from_grpc_to_amqp_and_back(client: Client, channel: Any) 
         assert consumer.rest() == []
 
 
+def test_octets_of_amqp_that_are_not_utf_8_go_to_grpc_and_back(
+    client: Client, channel: Any
+) -> None:
+    """R-PUB-11: what is said with U+FFFD alone cannot be answered, nor sent on."""
+    names = ("message_id", "correlation_id", "reply_to", "type", "cluster_id")
+    sent = pika.BasicProperties(
+        headers={b"\xfe": 1, "plain": 2},
+        priority=0,
+        **{name: b"\xff" + name.encode() for name in names},
+    )
+    channel.exchange_declare("octets", "topic")
+    with queue_of(channel, "raw") as queue:
+        channel.queue_bind(queue, "octets", b"\xfd.key")
+        channel.basic_publish("octets", b"\xfd.key", b"body", sent)
+        consumer = client.consume(queue=queue, credit=1)
+        (delivered,) = deliveries(consumer, 1)
+        consumer.send(settle("ACCEPT", delivered.delivery_tag))
+        consumer.rest()
+        assert (delivered.routing_key, delivered.raw_routing_key) == ("�.key", b"\xfd.key")
+        properties = delivered.properties
+        assert properties.message_id == "�message_id"
+        assert dict(properties.raw) == {name: b"\xff" + name.encode() for name in names}
+        assert [(item.name, item.value.integer) for item in properties.raw_headers] == [
+            (b"\xfe", 1)
+        ]
+        assert properties.HasField("priority")
+        call = client.publish()
+        call.send(
+            batch(
+                messages_pb2.Publication(
+                    sequence=1,
+                    exchange="octets",
+                    raw_routing_key=delivered.raw_routing_key,
+                    properties=properties,
+                    body=b"again",
+                )
+            )
+        )
+        assert numbers(call.rest(), "confirmed") == [1]
+        _, seen, body = channel.basic_get(queue, auto_ack=True)
+        assert body == b"again"
+        assert seen.__dict__ == sent.__dict__
+    channel.exchange_delete("octets")
+
+
 @pytest.mark.parametrize(
     ("bad", "code", "text"),
     [
@@ -407,6 +452,25 @@ def test_logins_vhosts_and_permissions_are_checked(
     status, details = elsewhere.error()
     assert status is denied
     assert "vhost nowhere not found" in details
+    with admin(member) as settings:
+        settings.put("vhost", "größe", {}, vhost="")
+        settings.put(
+            "permission", "guest", {"configure": "", "write": ".*", "read": ""}, vhost="größe"
+        )
+        there = client.publish(*metadata(), ("vhost-bin", "größe".encode()))
+        there.send(batch(publication(1, "nowhere", mandatory=True)))
+        (response,) = there.rest()
+        assert numbers([response], "confirmed") == [1]
+        settings.delete("vhost", "größe", vhost="")
+    umlaut = client.publish(*metadata(), ("vhost-bin", "größe".encode()))
+    status, details = umlaut.error()
+    assert status is denied
+    assert "vhost größe not found" in details
+    unreadable: tuple[str, str | bytes] = ("vhost-bin", b"\xff")
+    for sent in (metadata(), metadata(vhost="/")):
+        status, details = client.publish(*sent, unreadable).error()
+        assert status is grpc.StatusCode.INVALID_ARGUMENT
+        assert "vhost-bin" in details
 
 
 def test_an_alarm_holds_publishers_back_and_lets_consumers_go_on(

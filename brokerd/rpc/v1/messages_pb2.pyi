@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Properties(_message.Message):
-    __slots__ = ("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id")
+    __slots__ = ("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id", "raw", "raw_headers")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,13 @@ class Properties(_message.Message):
         key: str
         value: Value
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    class RawEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
     CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_ENCODING_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +36,9 @@ class Properties(_message.Message):
     TYPE_FIELD_NUMBER: _ClassVar[int]
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     APP_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    RAW_HEADERS_FIELD_NUMBER: _ClassVar[int]
     content_type: str
     content_encoding: str
     headers: _containers.MessageMap[str, Value]
@@ -42,7 +52,10 @@ class Properties(_message.Message):
     type: str
     user_id: str
     app_id: str
-    def __init__(self, content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., headers: _Optional[_Mapping[str, Value]] = ..., delivery_mode: _Optional[int] = ..., priority: _Optional[int] = ..., correlation_id: _Optional[str] = ..., reply_to: _Optional[str] = ..., expiration: _Optional[str] = ..., message_id: _Optional[str] = ..., timestamp: _Optional[int] = ..., type: _Optional[str] = ..., user_id: _Optional[str] = ..., app_id: _Optional[str] = ...) -> None: ...
+    cluster_id: str
+    raw: _containers.ScalarMap[str, bytes]
+    raw_headers: _containers.RepeatedCompositeFieldContainer[RawField]
+    def __init__(self, content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., headers: _Optional[_Mapping[str, Value]] = ..., delivery_mode: _Optional[int] = ..., priority: _Optional[int] = ..., correlation_id: _Optional[str] = ..., reply_to: _Optional[str] = ..., expiration: _Optional[str] = ..., message_id: _Optional[str] = ..., timestamp: _Optional[int] = ..., type: _Optional[str] = ..., user_id: _Optional[str] = ..., app_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., raw: _Optional[_Mapping[str, bytes]] = ..., raw_headers: _Optional[_Iterable[_Union[RawField, _Mapping]]] = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("text", "integer", "number", "boolean", "binary", "list", "table")
@@ -69,7 +82,7 @@ class List(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("fields",)
+    __slots__ = ("fields", "raw_fields")
     class FieldsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,8 +91,18 @@ class Table(_message.Message):
         value: Value
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
     FIELDS_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELDS_FIELD_NUMBER: _ClassVar[int]
     fields: _containers.MessageMap[str, Value]
-    def __init__(self, fields: _Optional[_Mapping[str, Value]] = ...) -> None: ...
+    raw_fields: _containers.RepeatedCompositeFieldContainer[RawField]
+    def __init__(self, fields: _Optional[_Mapping[str, Value]] = ..., raw_fields: _Optional[_Iterable[_Union[RawField, _Mapping]]] = ...) -> None: ...
+
+class RawField(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: bytes
+    value: Value
+    def __init__(self, name: _Optional[bytes] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
     __slots__ = ("publications",)
@@ -88,20 +111,24 @@ class PublishRequest(_message.Message):
     def __init__(self, publications: _Optional[_Iterable[_Union[Publication, _Mapping]]] = ...) -> None: ...
 
 class Publication(_message.Message):
-    __slots__ = ("sequence", "exchange", "routing_key", "properties", "body", "mandatory")
+    __slots__ = ("sequence", "exchange", "routing_key", "properties", "body", "mandatory", "raw_exchange", "raw_routing_key")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     MANDATORY_FIELD_NUMBER: _ClassVar[int]
+    RAW_EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    RAW_ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     exchange: str
     routing_key: str
     properties: Properties
     body: bytes
     mandatory: bool
-    def __init__(self, sequence: _Optional[int] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., body: _Optional[bytes] = ..., mandatory: _Optional[bool] = ...) -> None: ...
+    raw_exchange: bytes
+    raw_routing_key: bytes
+    def __init__(self, sequence: _Optional[int] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., body: _Optional[bytes] = ..., mandatory: _Optional[bool] = ..., raw_exchange: _Optional[bytes] = ..., raw_routing_key: _Optional[bytes] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("confirmed", "rejected", "returned")
@@ -182,17 +209,21 @@ class ConsumeResponse(_message.Message):
     def __init__(self, deliveries: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., cancelled: _Optional[str] = ...) -> None: ...
 
 class Delivered(_message.Message):
-    __slots__ = ("delivery_tag", "exchange", "routing_key", "redelivered", "properties", "body")
+    __slots__ = ("delivery_tag", "exchange", "routing_key", "redelivered", "properties", "body", "raw_exchange", "raw_routing_key")
     DELIVERY_TAG_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     REDELIVERED_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    RAW_EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    RAW_ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     delivery_tag: int
     exchange: str
     routing_key: str
     redelivered: bool
     properties: Properties
     body: bytes
-    def __init__(self, delivery_tag: _Optional[int] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., redelivered: _Optional[bool] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., body: _Optional[bytes] = ...) -> None: ...
+    raw_exchange: bytes
+    raw_routing_key: bytes
+    def __init__(self, delivery_tag: _Optional[int] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., redelivered: _Optional[bool] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., body: _Optional[bytes] = ..., raw_exchange: _Optional[bytes] = ..., raw_routing_key: _Optional[bytes] = ...) -> None: ...

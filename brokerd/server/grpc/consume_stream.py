@@ -352,12 +352,16 @@ class ConsumeStream:
             tag = self._unacked.delivered(consumer.id, run.first, 1, self._auto)
             if self._auto:
                 self._sending.append((run.first, run.first + 1))
-            (exchange, routing_key), header, body, _ = content
+            route, header, body, _ = content
+            exchange, raw_exchange = rpc_properties.both(route[0])
+            routing_key, raw_routing_key = rpc_properties.both(route[1])
             response.deliveries.append(
                 messages_pb2.Delivered(
                     delivery_tag=tag,
-                    exchange=rpc_properties.readable(exchange),
-                    routing_key=rpc_properties.readable(routing_key),
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    raw_exchange=raw_exchange,
+                    raw_routing_key=raw_routing_key,
                     redelivered=times_acquired(run) > 0,
                     properties=rpc_properties.decode(
                         header,

@@ -7,8 +7,9 @@ message, is decided in the same places.  Each call authenticates and names its v
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
@@ -113,6 +114,20 @@ class Call:
             self._end(grpc.StatusCode.PERMISSION_DENIED, refused.text)
 
 
+def _vhost_of(metadata: Mapping[str, str]) -> str:
+    """Return the vhost that a call names; gRPC's metadata takes other than ASCII in `-bin` only."""
+    encoded = metadata.get("vhost-bin")
+    if encoded is None:
+        return metadata.get("vhost", DEFAULT_VHOST)
+    if "vhost" in metadata:
+        raise ValueError("metadata has both 'vhost' and 'vhost-bin'")
+    try:
+        # gRPC leaves padding out.
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
+    except ValueError as error:
+        raise ValueError(f"metadata 'vhost-bin' is no UTF-8 in base64: {error}") from error
+
+
 class MessageService(messages_pb2_grpc.MessagesServicer):
     """Lets calls in; all else belongs to the calls."""
 
@@ -186,7 +201,10 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
                     f"{CALLS_MAX} calls of Messages are open at this member",
                 ),
             )
-        vhost = rpc_auth.metadata_of(context).get("vhost", DEFAULT_VHOST)
+        try:
+            vhost = _vhost_of(rpc_auth.metadata_of(context))
+        except ValueError as error:
+            await rpc_errors.abort(context, error)
         refusal = self._admission.may_open(who.identity, vhost)
         if refusal is None:
             refusal = self._admission.may_open_channel(who.user)

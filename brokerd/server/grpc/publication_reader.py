@@ -187,8 +187,13 @@ def _parsed(raw: bytes) -> messages_pb2.Publication:
 
 def _head_of(item: messages_pb2.Publication, is_mandatory: bool) -> Head:
     header = rpc_properties.encode(item.properties)
+    exchange, routing_key = item.exchange, item.routing_key
+    if item.raw_exchange:
+        exchange = rpc_properties.text_of(item.raw_exchange)
+    if item.raw_routing_key:
+        routing_key = rpc_properties.text_of(item.raw_routing_key)
     return Head(
-        (item.exchange, item.routing_key, is_mandatory),
+        (exchange, routing_key, is_mandatory),
         header,
         message_checks.all_plain([(b"", header, b"")]),
     )

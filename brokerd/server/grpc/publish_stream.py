@@ -281,7 +281,7 @@ class PublishStream:
         if target is None:
             exchange, routing_key, mandatory = key
             for what, text in (("exchange", exchange), ("routing_key", routing_key)):
-                if len(text.encode()) > NAME_BYTES_MAX:
+                if len(text.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
                     raise rpc_errors.CallRefused(
                         grpc.StatusCode.INVALID_ARGUMENT,
                         f"{what} is longer than {NAME_BYTES_MAX} bytes",

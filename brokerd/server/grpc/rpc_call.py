@@ -465,7 +465,9 @@ def _code(status: int) -> grpc.StatusCode:
 def status_headers(code: grpc.StatusCode, text: str) -> list[Header]:
     """Return the trailers that end a call."""
     number: int = code.value[0]
-    message = quote(text[:TEXT_CHARACTERS_MAX], safe=" !\"#$&'()*+,/:;<=>?@[]^`{|}")
+    # Names that are quoted in it may be no UTF-8.
+    safe = " !\"#$&'()*+,/:;<=>?@[]^`{|}"
+    message = quote(text[:TEXT_CHARACTERS_MAX], safe=safe, errors="replace")
     return [(b"grpc-status", b"%d" % number), (b"grpc-message", message.encode())]
 
 

@@ -1,11 +1,12 @@
 """Message properties between the Messages service and the bytes that the broker keeps.
 
-Absent and empty are the same over gRPC: "" and 0 stand for a property that is not there.
+Absent and empty are the same over gRPC: "" stands for a text that is not there.  AMQP's texts may
+be any octets; those that are not UTF-8 go in fields of bytes beside protobuf's strings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brokerd.amqp import errors, values
@@ -23,23 +24,33 @@ _TEXTS = (
     "type",
     "user_id",
     "app_id",
+    "cluster_id",
 )
 _NUMBERS = ("delivery_mode", "priority", "timestamp")
+_NOT_PLAIN = frozenset(("headers", "raw", "raw_headers"))
 
 
 def encode(properties: messages_pb2.Properties) -> bytes:
     """Return the content header's property part; EncodeError says what does not fit."""
     found: dict[str, Any] = {}
     for field, value in properties.ListFields():
-        if field.name != "headers":
+        if field.name not in _NOT_PLAIN:
             found[field.name] = value
-    if properties.headers:
-        found["headers"] = _table(properties.headers)
+    for name, octets in properties.raw.items():
+        if name not in _TEXTS:
+            raise errors.EncodeError(f"raw: '{name}' is no text among the properties")
+        found[name] = text_of(octets)
+    if properties.headers or properties.raw_headers:
+        found["headers"] = _table(properties.headers, properties.raw_headers)
     return BasicProperties(**found).encode() if found else EMPTY
 
 
-def _table(fields: Mapping[str, messages_pb2.Value]) -> values.Table:
-    return {key: _value(value) for key, value in fields.items()}
+def _table(
+    fields: Mapping[str, messages_pb2.Value], raw: Iterable[messages_pb2.RawField]
+) -> values.Table:
+    table = {key: _value(value) for key, value in fields.items()}
+    table.update({text_of(field.name): _value(field.value) for field in raw})
+    return table
 
 
 def _value(value: messages_pb2.Value) -> values.Value:
@@ -49,7 +60,7 @@ def _value(value: messages_pb2.Value) -> values.Value:
     if kind == "list":
         return [_value(item) for item in value.list.values]
     if kind == "table":
-        return _table(value.table.fields)
+        return _table(value.table.fields, value.table.raw_fields)
     plain: values.Value = getattr(value, kind)
     return plain
 
@@ -67,24 +78,41 @@ def decode(raw: bytes, acquired_count: int, delivery_count: int) -> messages_pb2
     for name in _TEXTS:
         text = getattr(properties, name)
         if text:
-            setattr(result, name, readable(text))
+            text, raw_text = both(text)
+            setattr(result, name, text)
+            if raw_text:
+                result.raw[name] = raw_text
     for name in _NUMBERS:
         number = getattr(properties, name)
-        if number:
+        if number is not None:
             setattr(result, name, number)
     table: values.Table = dict(properties.headers or {})
     if acquired_count:
         table["x-acquired-count"] = acquired_count
         if delivery_count:
             table["x-delivery-count"] = delivery_count
-    for key, value in table.items():
-        _fill(result.headers[readable(key)], value)
+    _fill_table(result.headers, result.raw_headers, table)
     return result
 
 
-def readable(text: str) -> str:
-    """Return text that protobuf accepts: AMQP names may hold any bytes, its strings may not."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def both(text: str) -> tuple[str, bytes]:
+    """Return text as protobuf accepts it, and its octets where those are not UTF-8."""
+    if text.isascii():
+        return text, b""
+    octets = text.encode("utf-8", "surrogateescape")
+    readable = octets.decode("utf-8", "replace")
+    return readable, b"" if readable == text else octets
+
+
+def text_of(octets: bytes) -> str:
+    """Return octets of a client as the broker keeps AMQP's texts."""
+    return octets.decode("utf-8", "surrogateescape")
+
+
+def _fill_table(fields: Any, raw_fields: Any, table: values.Table) -> None:
+    for key, value in table.items():
+        name, raw_name = both(key)
+        _fill(raw_fields.add(name=raw_name).value if raw_name else fields[name], value)
 
 
 def _fill(target: messages_pb2.Value, value: values.Value) -> None:
@@ -112,5 +140,4 @@ def _fill(target: messages_pb2.Value, value: values.Value) -> None:
                 _fill(target.list.values.add(), item)
         case dict():
             target.table.SetInParent()
-            for key, item in value.items():
-                _fill(target.table.fields[readable(key)], item)
+            _fill_table(target.table.fields, target.table.raw_fields, value)

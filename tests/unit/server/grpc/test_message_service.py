@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pytest
 
 from brokerd.core.catalog.identity import Identity
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.connections import GuestCall
-from brokerd.server.grpc import rpc_errors
+from brokerd.server.grpc import message_service, rpc_errors
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.publish_stream import Caller
 from brokerd.server.queues.identity import Process
@@ -78,3 +79,25 @@ async def test_a_call_that_ends_within_a_write_has_its_status() -> None:
             assert await call.details() == "a mistake"
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "vhost"),
+    [
+        ({}, "/"),
+        ({"vhost": "v"}, "v"),
+        ({"vhost-bin": "w7w="}, "ü"),
+        ({"vhost-bin": "w7w"}, "ü"),
+        ({"vhost-bin": ""}, ""),
+    ],
+)
+def test_a_call_names_its_vhost(metadata: dict[str, str], vhost: str) -> None:
+    assert message_service._vhost_of(metadata) == vhost
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"vhost-bin": "w7w!"}, {"vhost-bin": "/w"}, {"vhost-bin": "w7w", "vhost": "v"}]
+)
+def test_a_vhost_that_cannot_be_read_is_not_the_default_one(metadata: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="vhost-bin"):
+        message_service._vhost_of(metadata)

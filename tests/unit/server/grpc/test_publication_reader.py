@@ -38,14 +38,16 @@ PUBLICATIONS = st.builds(
     properties=st.one_of(st.none(), PROPERTIES),
     body=st.sampled_from([b"", b"body", b"0\x01", b"*\x00" * 100]),
     mandatory=st.booleans(),
+    raw_exchange=st.sampled_from([b"", b"\xff"]),
+    raw_routing_key=st.sampled_from([b"", b"q\xff"]),
 )
 #: Fields as other encoders write them: in another order, twice, empty, unknown, damaged.
 FIELDS = st.sampled_from(
     [
         b"\x08\x05", b"\x08\x85\x00", b"\x12\x01x", b"\x12\x00", b"\x1a\x01q", b"\x1a\x01r",
         b"\x22\x02\x20\x02", b"\x22\x00", b"\x2a\x03abc", b"\x2a\x00", b"\x30\x01", b"\x30\x00",
-        b"\x3a\x02zz", b"\x3d1234", b"\x3912345678", b"\x12\x01\xff", b"\x92\x00\x01y", b"\x2a\x7f",
-        b"\x3b", b"\xff", b"",
+        b"\x4a\x02zz", b"\x3d1234", b"\x3912345678", b"\x12\x01\xff", b"\x92\x00\x01y", b"\x2a\x7f",
+        b"\x3b", b"\xff", b"", b"\x3a\x02z\xff", b"\x42\x02z\xff",
     ]
 )  # fmt: skip
 
@@ -66,11 +68,19 @@ def rows_of(found: list[Alike]) -> list[Row]:
     ]
 
 
+def name_of(text: str, raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape") if raw else text
+
+
 def as_the_library_reads(request: bytes) -> list[Row]:
     return [
         (
             item.sequence,
-            (item.exchange, item.routing_key, item.mandatory),
+            (
+                name_of(item.exchange, item.raw_exchange),
+                name_of(item.routing_key, item.raw_routing_key),
+                item.mandatory,
+            ),
             rpc_properties.encode(item.properties),
             item.body,
         )

@@ -40,11 +40,12 @@ all_properties = st.builds(
     Properties,
     content_type=texts,
     headers=st.dictionaries(texts, values, max_size=4),
-    delivery_mode=st.integers(0, 255),
-    priority=st.integers(0, 255),
+    delivery_mode=st.none() | st.integers(0, 255),
+    priority=st.none() | st.integers(0, 255),
     expiration=texts,
-    timestamp=st.integers(0, 2**64 - 1),
+    timestamp=st.none() | st.integers(0, 2**64 - 1),
     user_id=texts,
+    cluster_id=texts,
 )
 
 
@@ -98,8 +99,38 @@ def test_amqp_types_without_a_counterpart_become_the_nearest_one() -> None:
     assert decoded.headers["t"].integer == 7
     assert decoded.headers["d"].number == pytest.approx(3.14)
     assert decoded.headers["s"].binary == b"\xff"
-    assert decoded.app_id == "�"
+    assert (decoded.app_id, decoded.raw["app_id"]) == ("�", b"\xff")
 
 
 def test_damaged_properties_do_not_keep_the_message_from_its_consumer() -> None:
     assert rpc_properties.decode(b"\xff\xff\x00", 0, 0) == Properties()
+
+
+octets = st.binary(min_size=1, max_size=9).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+shallow = st.dictionaries(octets, st.integers(0, 9), max_size=3)
+
+
+@given(
+    st.builds(
+        amqp.BasicProperties,
+        message_id=octets,
+        correlation_id=octets,
+        reply_to=octets,
+        type=octets,
+        cluster_id=octets,
+        headers=st.dictionaries(octets, st.integers(0, 9) | shallow, min_size=1, max_size=3),
+    )
+)
+def test_octets_that_are_not_utf_8_are_sent_on_as_they_came(
+    properties: amqp.BasicProperties,
+) -> None:
+    over_grpc = rpc_properties.decode(properties.encode(), 0, 0)
+    # As a client has it.
+    over_grpc = Properties.FromString(over_grpc.SerializeToString())
+    assert amqp.BasicProperties.decode(rpc_properties.encode(over_grpc)) == properties
+
+
+def test_raw_names_a_text() -> None:
+    for name in ("priority", "headers", "no such"):
+        with pytest.raises(EncodeError, match=f"'{name}' is no text"):
+            rpc_properties.encode(Properties(raw={name: b"x"}))

@@ -46,6 +46,7 @@ from brokerd.server.catalog_events import Listeners as CatalogListeners
 from brokerd.server.endpoints import Endpoints
 from brokerd.server.grpc.admin_service import AdminService
 from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
+from brokerd.server.grpc.health_service import HealthService
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
@@ -553,6 +554,7 @@ def build_fronts(member: Member) -> Fronts:
         AdminService(admin),
         _message_service(base, access, messages, runtime),
         telemetry.service,
+        HealthService(base.lifecycle.health),
     )
     grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
     http = _http(member, runtime)

@@ -15,11 +15,13 @@ from typing import Any
 import grpc
 import pika
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc, messages_pb2
 from tests.integration.federation_rig import admin
 from tests.integration.members import REPOSITORY, Member, cluster, eventually
 from tests.integration.messages_client import (
+    DEADLINE_S,
     Client,
     batch,
     credit,
@@ -471,6 +473,13 @@ def test_logins_vhosts_and_permissions_are_checked(
         status, details = client.publish(*sent, unreadable).error()
         assert status is grpc.StatusCode.INVALID_ARGUMENT
         assert "vhost-bin" in details
+
+
+def test_probes_see_a_member_without_a_login(client: Client) -> None:
+    stub: Any = health_pb2_grpc.HealthStub(client.channel)
+    for service in ("", "brokerd.v1.Messages"):
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_an_alarm_holds_publishers_back_and_lets_consumers_go_on(

@@ -1,4 +1,4 @@
-"""The gRPC listener of outsiders: Admin, Messages and Telemetry on one port (ADR 18)."""
+"""The gRPC listener of outsiders: Admin, Messages, Telemetry, health and reflection (ADR 18)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from brokerd.cluster.peer import listening
 from brokerd.cluster.peer.certificate_files import CertificateFiles
@@ -28,6 +30,14 @@ from brokerd.server.grpc.rpc_connection import READ_BYTES, RpcConnection
 
 log = logging.getLogger(__name__)
 
+#: What reflection lists.
+SERVICES = (
+    "brokerd.v1.Admin",
+    "brokerd.v1.Messages",
+    "brokerd.v1.Telemetry",
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1alpha.ServerReflection",
+)
 #: SEC-33.
 TLS_TIMEOUT_S = 5.0
 #: Pause after a connection that could not be accepted (no descriptors left).
@@ -43,6 +53,7 @@ class Servicers:
     admin: admin_pb2_grpc.AdminServicer
     messages: messages_pb2_grpc.MessagesServicer
     telemetry: telemetry_pb2_grpc.TelemetryServicer
+    health: health_pb2_grpc.HealthServicer
 
 
 class GrpcServer:
@@ -121,6 +132,14 @@ class GrpcServer:
         )
         telemetry_pb2_grpc.add_TelemetryServicer_to_server(  # type: ignore[no-untyped-call]
             self._servicers.telemetry, self
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(
+            self._servicers.health,
+            self,  # type: ignore[arg-type]
+        )
+        # It goes through the generated code's own descriptors; to who has logged in.
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(  # type: ignore[no-untyped-call]
+            reflection.aio.ReflectionServicer(SERVICES), self
         )
         host = config.node.bind or "[::]"
         if ":" in host and not host.startswith("["):
@@ -240,7 +259,7 @@ class GrpcServer:
     def _turn_out_politely(self, connection: RpcConnection) -> None:
         """Its time is over: a login that is being checked may still come to its end."""
         if connection in self._connections:
-            connection.leave("nobody has logged in on this connection in time")
+            connection.turn_out("nobody has logged in on this connection in time")
         else:
             self._turn_out(connection)
 

@@ -90,6 +90,21 @@ class StreamServices:
     blocking_reason: Callable[[], str]
 
 
+# ---- the health service -------------------------------------------------------------------------
+
+
+class Health(Protocol):
+    """What probes are told."""
+
+    #: Clients are let in.
+    ready: bool
+
+    @property
+    def hindrance(self) -> Callable[[], str]:
+        """Return what says what keeps a member that is ready from working, "" for nothing."""
+        ...
+
+
 # ---- the Admin service --------------------------------------------------------------------------
 
 

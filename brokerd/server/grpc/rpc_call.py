@@ -60,6 +60,10 @@ class Connection(Protocol):
         """Return who calls; CallRefused if that is nobody."""
         ...
 
+    def let_in(self, call: RpcCall) -> None:
+        """A call needs no login."""
+        ...
+
     def has_to_send(self, call: RpcCall) -> None:
         """A call has a message to send."""
         ...
@@ -93,6 +97,8 @@ class RpcCall:
         stream: many_streams.Stream,
         handler: grpc.RpcMethodHandler[Any, Any],
         headers: Mapping[bytes, bytes],
+        *,
+        is_public: bool = False,
     ) -> None:
         self.stream = stream
         self.headers = headers
@@ -100,6 +106,8 @@ class RpcCall:
         self.caller: rpc_auth.Caller | None = None
         #: Bytes of its body so far.
         self.received = 0
+        #: Of anybody: nothing is asked but a health check (rpc_connection.py).
+        self.is_public = is_public
         #: What waits to be sent, and who waits for that.
         self.unsent: memoryview | None = None
         self._sent: asyncio.Future[None] | None = None
@@ -418,8 +426,12 @@ class RpcCall:
 
     async def _run(self) -> None:
         try:
-            self.caller = await self._connection.log_in(self)
-            self.ask_for_more()
+            if self.is_public:
+                # No more of its body is asked for than HTTP/2 lets everybody send.
+                self._connection.let_in(self)
+            else:
+                self.caller = await self._connection.log_in(self)
+                self.ask_for_more()
             await self._serve()
             self.finish(grpc.StatusCode.OK)
         except CallEnded:

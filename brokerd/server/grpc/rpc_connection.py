@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 #: Calls at once.  HTTP/2's own limit is twice that: of a client that goes beyond this one, the next
 #: call has a status at once, where it would else wait in the client until its deadline.
 CALLS_MAX = 1000
+#: What anybody may ask, one at a time on a connection where nobody has logged in.
+PUBLIC = frozenset((b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"))
 #: Read at a time from a stranger, and from somebody known.
 STRANGER_READ_BYTES = 4 * 1024
 READ_BYTES = 256 * 1024
@@ -230,13 +232,21 @@ class RpcConnection(asyncio.BufferedProtocol):
             block = many_streams.encode_headers([(b":status", b"415")])
             self.http2.send_headers(stream, block, ends=True)
             return
-        handler = self._server.handlers.get(headers.get(b":path", b""))
+        path = headers.get(b":path", b"")
+        is_public = path in PUBLIC
+        if is_public and self.is_stranger:
+            self.http2.count_idle()
+            if self.calls:
+                text = "one health check at a time without a login"
+                self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+                return
+        handler = self._server.handlers.get(path)
         if handler is None:
             self._refuse_unknown(stream, "this method is not known here")
         elif headers.get(b"grpc-encoding", b"identity") != b"identity":
             self._refuse_unknown(stream, "compressed messages are not taken")
         else:
-            call = RpcCall(self, stream, handler, headers)
+            call = RpcCall(self, stream, handler, headers, is_public=is_public)
             self.calls[stream.id] = call
             if self.is_stranger:
                 self._login = call
@@ -274,6 +284,10 @@ class RpcConnection(asyncio.BufferedProtocol):
             if not self._transport.is_closing():
                 self._transport.set_write_buffer_limits(WRITE_BYTES)
         return caller
+
+    def let_in(self, call: RpcCall) -> None:
+        """A call needs no login, and its connection stays a stranger's."""
+        self._login_ended(call)
 
     def _login_ended(self, call: RpcCall) -> None:
         if self._login is call:
@@ -368,8 +382,15 @@ class RpcConnection(asyncio.BufferedProtocol):
             if not self.calls:
                 self._close_soon()
 
+    def turn_out(self, text: str) -> None:
+        """The same, and end what needs no login: a login that is being checked comes to its end."""
+        self.leave(text)
+        for call in list(self.calls.values()):
+            if call.is_public:
+                call.stop(text)
+
     def stop(self, text: str) -> None:
-        """The same, and end the calls with what they have read answered (rpc_call.py)."""
+        """Take no more calls, and end the calls with what they have read answered (rpc_call.py)."""
         self.leave(text)
         for call in list(self.calls.values()):
             call.stop(text)

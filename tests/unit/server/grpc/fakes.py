@@ -11,7 +11,9 @@ from brokerd.core import profiles
 from brokerd.core.catalog.identity import Identity
 from brokerd.server.grpc import rpc_auth, rpc_errors
 from brokerd.server.grpc.grpc_server import Servicers
+from brokerd.server.grpc.health_service import HealthService
 from brokerd.server.grpc.ports import AdminServices
+from brokerd.server.observe.health import HealthState
 from tests.unit.server.access.fakes import authenticator
 from tests.unit.server.fakes import Nobody
 
@@ -38,10 +40,11 @@ class Servicer:
         return None
 
 
-def servicers(admin: Any = None) -> Servicers:
-    """Return services that do nothing, Admin aside where it is given."""
+def servicers(admin: Any = None, state: HealthState | None = None) -> Servicers:
+    """Return services that do nothing, Admin aside where it is given, and the one of health."""
     nothing: Any = Servicer()
-    return Servicers(nothing if admin is None else admin, nothing, nothing)
+    health = HealthService(HealthState() if state is None else state)
+    return Servicers(nothing if admin is None else admin, nothing, nothing, health)
 
 
 def admin_services(catalog: Any, **parts: Any) -> AdminServices:

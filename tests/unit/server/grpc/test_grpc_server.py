@@ -78,7 +78,9 @@ class Service:
 
 
 @contextlib.asynccontextmanager
-async def served(**limits: int) -> AsyncIterator[tuple[Service, Any, GrpcServer]]:
+async def served(
+    state: Any = None, **limits: Any
+) -> AsyncIterator[tuple[Service, Any, GrpcServer]]:
     (port,) = free_ports(1)
     config = BrokerConfig.model_validate(
         {
@@ -89,7 +91,7 @@ async def served(**limits: int) -> AsyncIterator[tuple[Service, Any, GrpcServer]
     )
 
     callers: Any = OneCaller("good")
-    server = GrpcServer(config.limits, callers, servicers(), [])
+    server = GrpcServer(config.limits, callers, servicers(state=state), [])
     service = Service()
     server.add_registered_method_handlers("t.T", service.handlers())
     await server.start(config)

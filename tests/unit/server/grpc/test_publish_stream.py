@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.blocked_clients import BlockedClients
 from brokerd.server.grpc import rpc_call
 from brokerd.server.grpc.consume_stream import ConsumeStream
-from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
+from brokerd.server.grpc.grpc_server import GrpcServer
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.publish_stream import Caller, PublishStream
 from brokerd.server.messages.reply_to import Replies
@@ -126,9 +126,7 @@ async def served(services: Any) -> AsyncIterator[tuple[Any, GrpcServer]]:
     callers: Any = OneCaller("good")
     messages = Door(services, nobody, nobody, Calls(), lambda: True)
     others = servicers()
-    server = GrpcServer(
-        config.limits, callers, Servicers(others.admin, messages, others.telemetry), []
-    )
+    server = GrpcServer(config.limits, callers, replace(others, messages=messages), [])
     await server.start(config)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

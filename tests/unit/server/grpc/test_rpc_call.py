@@ -39,6 +39,9 @@ class Connection:
     def call_ended(self, call: RpcCall) -> None:
         """Nobody looks."""
 
+    def let_in(self, call: RpcCall) -> None:
+        raise AssertionError
+
     async def log_in(self, call: RpcCall) -> Any:
         raise AssertionError
 

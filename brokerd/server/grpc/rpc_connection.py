@@ -46,6 +46,8 @@ LATE_S = 1.0
 ASKED_AFTER, SILENT_MAX = 3, 6
 #: Checks at which the socket had taken nothing of what waits, after which it is given up (SEC-45).
 STUCK_MAX = 6
+#: How long a client that was told that no more calls are taken may take to close its connection.
+FAREWELL_S = 0.5
 #: How long one that is closed may take to read why.
 LINGER_S = 2.0
 #: What must have come of a large message from one check to the next.
@@ -143,7 +145,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._silent = 0
-        if self._is_ending:
+        if self._is_ending or (self.http2.is_leaving and not self.calls):
             return
         self.http2.receive(self._server.read_buffer[:nbytes])
         self._take_events()
@@ -396,7 +398,11 @@ class RpcConnection(asyncio.BufferedProtocol):
             call.stop(text)
 
     def _close_soon(self) -> None:
-        self._loop.call_soon(self.end, None)
+        """Let the client close: were we the first, what it is sending would reset the connection,
+        and with that what it has yet to read.
+        """
+        self._flush()
+        self._loop.call_later(FAREWELL_S, self.end, None)
 
     def end(self, code: int | None, text: str = "") -> None:
         """Close when the socket has taken what was said last."""

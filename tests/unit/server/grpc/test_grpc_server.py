@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from brokerd.config import BrokerConfig
-from brokerd.http2 import many_streams
+from brokerd.http2 import framing, many_streams
 from brokerd.server.grpc import rpc_auth, rpc_call, rpc_connection
 from brokerd.server.grpc.grpc_server import GrpcServer
 from brokerd.server.grpc.rpc_connection import RpcConnection
@@ -378,3 +378,24 @@ async def test_peers_are_named_as_people_read_them() -> None:
             connection = RpcConnection(server, address, 5)
             assert connection.peer == peer
             assert rpc_auth.peer_text(peer) == text
+
+
+async def test_a_connection_that_ends_is_closed_by_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it is still sending resets nothing that it has yet to read."""
+    monkeypatch.setattr(rpc_connection, "FAREWELL_S", WAIT_S)
+    async with served(**PATIENT) as (_, __, server):
+        (listener,) = server._listeners
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(framing.PREFACE + framing.settings_frame([]))
+        await until(lambda: bool(server._connections))
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.wait_for(reader.readuntil(b"this member stops"), WAIT_S)
+        for _ in range(5):
+            writer.write(bytes(100))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        assert not stopping.done()
+        writer.close()
+        await asyncio.wait_for(stopping, WAIT_S)

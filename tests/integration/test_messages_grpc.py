@@ -636,6 +636,46 @@ def test_what_a_member_that_stops_has_taken_is_confirmed(
         connection.close()
 
 
+def test_what_is_settled_when_a_member_stops_does_not_come_again(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """And what is not comes at once: not after the time that a dead member's consumers have."""
+    with cluster(tmp_path_factory.mktemp("settled"), 1) as (one,):
+        connection = one.connect()
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, arguments=QUORUM)
+        for n in range(100):
+            channel.basic_publish("", "q", b"%d" % n)
+        connection.close()
+        client = Client(one.grpc_port)
+        call = client.consume(queue="q", credit=100)
+        eventually(lambda: _unsettled(one) == 100, "all are at the consumer")
+        call.send(settle("ACCEPT", 60, multiple=True))
+        eventually(lambda: _unsettled(one) == 40, "the queue knows")
+        assert one.process is not None
+        one.process.send_signal(signal.SIGTERM)
+        assert call.error()[0] is grpc.StatusCode.UNAVAILABLE
+        client.channel.close()
+        assert one.stop() == 0
+        one.start()
+        one.wait_ready()
+        client = Client(one.grpc_port)
+        consumer = client.consume(queue="q", credit=100)
+        eventually(lambda: _unsettled(one) == 40, "the rest is at the next consumer", 30)
+        found = deliveries(consumer, 40)
+        assert [(int(item.body), item.redelivered) for item in found] == [
+            (n, True) for n in range(60, 100)
+        ]
+        consumer.rest()
+        client.channel.close()
+
+
+def _unsettled(member: Member) -> int:
+    with admin(member) as settings:
+        (row,) = settings.rows("queues")
+    return int(row["messages_unacknowledged"])
+
+
 def test_pika_reads_what_grpc_published_to_an_exchange(client: Client, channel: Any) -> None:
     """R-RT-T1: the same exchanges, bindings and headers."""
     channel.exchange_declare("rpc.topic", "topic")

@@ -75,6 +75,7 @@ def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Lin
             live.rows("deadletter_1h", hours),
             report_sums.gone(queues),
             report_sums.purged(queues),
+            report_sums.acknowledged(queues),
         ),
         judged=sum(book.judged for book in books),
         unbalanced=sum(book.unbalanced for book in books),

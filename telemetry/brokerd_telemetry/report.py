@@ -148,7 +148,12 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("quality", "How complete this is", _quality(quality, manifest, clusters)),
     ]
     fates = report_head.fates(
-        usage, unroutable, letters, report_sums.gone(queues), report_sums.purged(queues)
+        usage,
+        unroutable,
+        letters,
+        report_sums.gone(queues),
+        report_sums.purged(queues),
+        report_sums.acknowledged(queues),
     )
     absent = manifest.run.get("absent", {})
     silent = {name: why for key in ("", *clusters) for name, why in absent.get(key, {}).items()}
@@ -168,7 +173,10 @@ def render(live: Live, findings: list[Row]) -> bytes:
 
 
 def _findings(findings: list[Row]) -> str:
-    ordered = sorted(findings, key=lambda item: (_ORDER[item["severity"]], item["rule"]))
+    def rank(item: Row) -> tuple[int, bool, str]:
+        return _ORDER[item["severity"]], item["status"] == "PENDING", item["rule"]
+
+    ordered = sorted(findings, key=rank)
     now = [item for item in ordered if item["status"] != "CLEAR"]
     over = [item for item in ordered if item["status"] == "CLEAR"]
     text = "".join(map(card, now[: page.ROWS_SHOWN])) or page.nothing(
@@ -224,7 +232,9 @@ def _books(books: dict[str, Book]) -> str:
         verdict = page.badge("balanced", "good") if book.judged and not book.off else ""
         if book.off:
             verdict = page.badge(f"off by {book.off:,}", "bad")
-        if book.judged < book.rows or not book.rows:
+        if not book.rows:
+            verdict = page.badge("nothing to judge", "dim")
+        elif book.judged < book.rows:
             verdict += page.badge("not judged", "dim") + escape(_why_not(book))
         judged = f"{book.judged} of {book.rows}"
         lines.append((equation, meaning, judged, f"{book.counted:,}", verdict))

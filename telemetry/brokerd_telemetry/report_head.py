@@ -39,6 +39,8 @@ class Fates:
     #: With queues that were deleted or expired.
     gone: int = 0
     purged: int = 0
+    #: By the counts of queues, which are whole where those of members are not.
+    acknowledged: int = 0
 
 
 def fates(
@@ -47,6 +49,7 @@ def fates(
     letters: Iterable[Row],
     gone: int = 0,
     purged: int = 0,
+    acknowledged: int = 0,
 ) -> Fates:
     """Add up usage_1h, unroutable_1h and deadletter_1h of the same hours.  gone: messages that went
     with their queues.
@@ -66,6 +69,7 @@ def fates(
         unroutable=sum(by_outcome.get(name, 0) for name in _UNTOLD),
         gone=gone,
         purged=purged,
+        acknowledged=acknowledged,
     )
 
 
@@ -227,10 +231,14 @@ def in_words(found: Fates, is_partial: bool = False, untold: int = 0) -> str:
         if count
     ]
     least = "at least " if is_partial else ""
-    more = f" (queues took {untold:,} more than that)" if is_partial and untold else ""
+    more = acked = ""
+    if is_partial and untold:
+        more = f" (queues took {untold:,} more copies than are known to have come)"
+    if is_partial and found.acknowledged > found.delivered:
+        acked = f" ({found.acknowledged:,} were acknowledged)"
     text = (
         f"Clients published {least}{found.published:,} messages{more}, {least}"
-        f"{found.delivered:,} were delivered"
+        f"{found.delivered:,} were delivered{acked}"
     )
     if not found.lost:
         rest.append("none is known to be lost" if is_partial else "none was lost")

@@ -373,7 +373,7 @@ def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
         yield Hit(
             "member", "", row["node"], row["completeness"], 0.95,
             f"{seen} of its hour was seen: {why}",
-            "" if row["rows"] else "other members say that it is up: have the job ask it, or see "
+            "" if row["rows"] else "other members say that it was up: have the job ask it, or see "
             "why it does not answer",
         )  # fmt: skip
 

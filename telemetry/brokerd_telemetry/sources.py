@@ -42,6 +42,8 @@ ROUNDS_MAX = 2
 #: What a member may name as the address of another.
 _ADDRESS = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}:\d{1,5}")
 CHUNK_BYTES = 256 * 1024
+#: How gRPC begins what it says of an address at which no member listens.
+_NO_CONNECTION = "failed to connect to all addresses"
 
 
 class SourceError(Exception):
@@ -215,7 +217,12 @@ class _Asked:
     def give_up(self, address: str, error: Exception) -> None:
         """Note that a member does not answer, or says what cannot be."""
         self.sealed.pop(address, None)
-        text = error.details() if isinstance(error, grpc.RpcError) else str(error)
+        text = str(error)
+        if isinstance(error, grpc.RpcError):
+            text = error.details() or ""
+            if text.startswith(_NO_CONNECTION):
+                # The rest names the address once more.
+                text = text.rpartition(": ")[2]
         self._say(f"member {address} cannot be asked: {text}")
         self.failed.append((address, str(text)))
 

@@ -57,10 +57,12 @@ def test_where_nothing_is_lost_it_says_so() -> None:
 
 
 def test_totals_of_what_was_not_seen_whole_are_the_least() -> None:
-    found = report_head.fates([usage("web", **{"in": 3498}, out=3)], [], [], gone=7)
+    found = report_head.fates([usage("web", **{"in": 3498}, out=3)], [], [], 7, acknowledged=5)
+    assert "acknowledged" not in report_head.in_words(found)
     assert report_head.in_words(found, is_partial=True, untold=300) == (
-        "Clients published at least 3,498 messages (queues took 300 more than that), at least 3 "
-        "were delivered, 7 went with queues that were deleted or expired, none is known to be lost."
+        "Clients published at least 3,498 messages (queues took 300 more copies than are known to "
+        "have come), at least 3 were delivered (5 were acknowledged), 7 went with "
+        "queues that were deleted or expired, none is known to be lost."
     )
     whole = {"cluster": "c", "window_start": at(21), "completeness": 1.0, "why": ""}
     silent = whole | {"node": "n2", "completeness": 0.0, "why": "n2 silent 21:04-21:09"}

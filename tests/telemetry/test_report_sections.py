@@ -94,3 +94,24 @@ def test_more_taken_than_came_is_explained() -> None:
 
     assert "An unknown figure below 0" in section(-433)
     assert "An unknown figure below 0" not in section(3)
+
+
+def test_of_findings_that_weigh_as_much_those_that_are_raised_come_first() -> None:
+    def finding(rule: str, severity: str, status: str) -> dict[str, Any]:
+        return {
+            "rule": rule, "severity": severity, "status": status, "object_type": "member",
+            "object": "n", "vhost": "", "since": AT, "message": "", "action": "", "value": 1.0,
+            "threshold": 0.0, "evidence": "t",
+        }  # fmt: skip
+
+    page = report._findings([
+        finding("A", "warning", "PENDING"), finding("Z", "warning", "RAISED"),
+        finding("M", "critical", "PENDING"),
+    ])  # fmt: skip
+    assert re.findall(r"<code>([A-Z])</code>", page) == ["M", "Z", "A"]
+
+
+def test_an_equation_without_rows_has_nothing_to_judge() -> None:
+    (_, *lines) = cells(report._books({}))
+    assert all("nothing to judge" in line[4] for line in lines)
+    assert not any("not judged" in line[4] for line in lines)

@@ -115,6 +115,15 @@ def test_a_clock_is_not_judged_by_an_answer_that_took_as_long_as_it_may_be_off()
     assert sources._ahead_s(110_000_000, 100.0, 112.0) == 0.0
 
 
+def test_why_a_member_did_not_answer_names_its_address_no_second_time(
+    member: tuple[Member, str], tmp_path: Path
+) -> None:
+    served, address = member
+    # Nothing listens there.
+    served.members = [("n", address, True), ("o", "127.0.0.1:1", False)]
+    assert pull(address, tmp_path).absent == {"o": "Connection refused"}
+
+
 def test_what_is_new_is_fetched_once(member: tuple[Member, str], tmp_path: Path) -> None:
     served, address = member
     assert pull(address, tmp_path).segments == 1

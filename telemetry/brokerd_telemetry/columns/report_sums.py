@@ -115,6 +115,11 @@ def gone(queues: pyarrow.Table) -> int:
     return sum(_sum(queues[name]) for name in ENDS)
 
 
+def acknowledged(queues: pyarrow.Table) -> int:
+    """Return how many messages consumers acknowledged; of `queues`."""
+    return _sum(queues["ack"])
+
+
 def purged(queues: pyarrow.Table) -> int:
     """Return how many messages were purged from queues; of `queues`.
 

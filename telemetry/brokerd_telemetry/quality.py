@@ -77,7 +77,7 @@ class NodeHour:
             return f"{self.node} has telemetry switched off"
         found = [f"silent {_clock(begin)}-{_clock(end)}" for begin, end in self.silent]
         if self.was_killed:
-            found.append("its last interval is lost")
+            found.append("was killed and its last interval is lost")
         if self.lead_us:
             found.append(f"clock {self.lead_us / 1e6:,.0f} s or more ahead")
         if self.gap_rows:

@@ -39,6 +39,7 @@ def test_a_boot_without_an_end_that_another_follows_lost_an_interval() -> None:
     after.told_us = 1_800_000_000
     judged(killed, after)
     assert killed.missing_us == 10_000_000
+    assert killed.why == "n was killed and its last interval is lost"
     assert killed.completeness < 1.0
     assert after.completeness == 1.0
 

@@ -85,11 +85,11 @@ def test_silence_from_hour_to_hour_is_one_span() -> None:
     quality = [
         row("n1", 23, "silent 23:10-00:00"), row("n1", 24, "silent 00:00-00:30"),
         row("n2", 22, "silent 22:00-22:10"), row("n2", 23, "silent 23:00-23:10"),
-        row("n2", 24, "silent 00:00-00:10, its last interval is lost"),
+        row("n2", 24, "silent 00:00-00:10, was killed and its last interval is lost"),
     ]  # fmt: skip
     assert report_head.unseen(quality, {}) == (
-        "Not all was seen: n1 silent 23:10-00:30; n2 silent 00:00-00:10, its last interval is "
-        "lost; n2 silent 22:00-22:10; n2 silent 23:00-23:10."
+        "Not all was seen: n1 silent 23:10-00:30; n2 silent 00:00-00:10, was killed and its last "
+        "interval is lost; n2 silent 22:00-22:10; n2 silent 23:00-23:10."
     )
     day = [row("n1", 14 + n, f"silent {(14 + n) % 24}:00-{(15 + n) % 24:02}:00") for n in range(10)]
     day += [row("n1", 24 + n, f"silent {n:02}:00-{n + 1:02}:00") for n in range(14)]

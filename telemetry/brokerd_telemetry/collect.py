@@ -67,7 +67,7 @@ def _found(source: sources.Source, asked: Asked, known: Collection[str]) -> Foun
         return Found(raw_dir, sources.listed(raw_dir, source.cluster))
     whose = "" if source.cluster is None else f" of {source.cluster}"
     if source.access is not None:
-        asked.say(f"asking {len(source.access.addresses)} members{whose} for their telemetry")
+        asked.say(f"asking {', '.join(source.access.addresses)} for telemetry{whose}")
         pulled = sources.pull(source.access, asked.raw_dir, known, asked.say, source.cluster)
     else:
         assert source.place is not None

@@ -14,6 +14,7 @@ from brokerd_operator.engine import keys
 from brokerd_operator.engine.metrics import Metrics
 from brokerd_operator.engine.shell import ClusterReport
 from brokerd_operator.local.cluster import LocalCluster, LocalClusters
+from brokerd_operator.manifests import naming
 from brokerd_operator.manifests.naming import Context
 from brokerd_operator.reconcile.lifecycle import Pass
 from brokerd_operator.reconcile.scaling import Step, StepKind
@@ -258,8 +259,17 @@ def test_every_reason_that_is_built_is_known() -> None:
 
 def test_every_annotation_that_is_read_stands_in_the_documents() -> None:
     page = table(CONDITIONS_PAGE, "Annotations")
-    for annotation in keys.READ_ANNOTATIONS:
+    for annotation in (*keys.READ_ANNOTATIONS, naming.ADOPT):
         assert annotation in page
+
+
+def test_the_tests_that_the_runbook_names_are_there() -> None:
+    page = (ROOT / "docs" / "runbook" / "beside-others.md").read_text()
+    found = regex.findall(r"`((?:tests/[\w/]+/)?\w+\.py)`", page)
+    assert found
+    for name in found:
+        place = ROOT / name if "/" in name else ROOT / "tests" / "operator" / name
+        assert place.is_file(), name
 
 
 def test_every_metric_of_the_operator_stands_in_the_documents() -> None:

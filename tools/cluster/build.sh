@@ -5,9 +5,10 @@
 #   build.sh api      only what api.sh needs
 #   build.sh check [SET]  exit status 0 if that set is built and up to date
 #
-# Takes 8-10 minutes on two cores the first time, half a minute with a warm Go cache, nothing when
-# the stamp (pins and recipe) has not changed. Prints a line per binary and one per half minute, with
-# the packages compiled so far of all there are. Compiles as many packages at once as there are cores.
+# Takes 8-10 minutes on two idle cores the first time, half a minute with a warm Go cache, nothing when
+# the stamp (pins and recipe) has not changed. Prints how long it will take, a line per binary and one
+# per half minute, with the packages compiled so far of all there are, and in the end how long it took
+# and of that the processor time. Compiles as many packages at once as there are cores.
 # shellcheck source=env.sh
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
 set=${1:-all}
@@ -88,9 +89,15 @@ await() {  # await PID WHAT: its exit status
   return "$status"
 }
 
+# How long: what it took on two idle cores, as processor time. Other work beside it shares the cores.
+cpu_expected=1080
+[ "$set" = all ] || cpu_expected=840
+minutes=$(((cpu_expected / jobs + 59) / 60))
+
 all="?"
 : >"$log"
 say "building ${#targets[@]} programs of Kubernetes $version with $jobs compilers at once (log: $log)"
+say "this takes about $minutes minutes, once, if nothing else runs here; beside other work longer"
 say "fetching their modules"
 # Listing the packages fetches the modules they need, and no others.
 # shellcheck disable=SC2046
@@ -112,4 +119,7 @@ if [ "$set" = all ]; then
 fi
 rm -f "$CLUSTER_BIN"/.built-*
 touch "$CLUSTER_BIN/.built-$stamp-$set"
-say "built in $SECONDS s: $(du -sh "$CLUSTER_BIN" | cut -f1) in $CLUSTER_BIN"
+times >"$log.times"   # of this shell, and of all that it waited for; a subshell would have none
+cpu=$(awk 'NR == 2 {for (i = 1; i <= 2; i++) {split($i, t, /[ms]/); sum += 60 * t[1] + t[2]} print int(sum)}' "$log.times")
+rm -f "$log.times"
+say "built in $SECONDS s ($cpu s of processor time): $(du -sh "$CLUSTER_BIN" | cut -f1) in $CLUSTER_BIN"

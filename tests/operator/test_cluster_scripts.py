@@ -161,7 +161,7 @@ def test_a_build_says_how_far_it_is_and_takes_no_more_compilers_than_cores(
     assert "building etcd (1 of 5" in heard
     assert "1 of at most 3 packages compiled" in heard
     # On two cores, before anything is compiled.
-    assert heard.index("takes about 7 minutes, once") < heard.index("building etcd")
+    assert heard.index("takes about 6 minutes, once") < heard.index("building etcd")
     assert re.search(r"built in [0-9]+ s \([0-9]+ s of processor time\): ", heard)
     builds = (cache / "builds").read_text().splitlines()
     assert len(builds) == 5

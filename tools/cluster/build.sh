@@ -89,9 +89,10 @@ await() {  # await PID WHAT: its exit status
   return "$status"
 }
 
-# How long: what it took on two idle cores, as processor time. Other work beside it shares the cores.
+# Processor time of a first build: 680 s for api, and for all 8 to 10 minutes of two idle cores. Other
+# work beside it shares the cores.
 cpu_expected=1080
-[ "$set" = all ] || cpu_expected=840
+[ "$set" = all ] || cpu_expected=680
 minutes=$(((cpu_expected / jobs + 59) / 60))
 
 all="?"

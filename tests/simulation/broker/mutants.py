@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,6 +31,8 @@ from brokerd.server.messages.dead_letter_publisher import Missing, Worker
 from brokerd.server.queues import leaders
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.leaders import QueueLeaders
+from brokerd.server.queues.stream import ChannelStream
+from brokerd.server.queues.turn import Batch
 from brokerd.server.queues.turn_settlements import TurnSettlements
 from brokerd.storage import records, recovery, scan
 from brokerd.storage.disk import Disk
@@ -210,6 +212,24 @@ def _resume_with_nothing(hub: DeliveryHub, uid: int) -> None:
         hub._resume(uid, consumer.id, [(0, 1 << 62)], lambda _: None)
 
 
+# ---- the order of a channel's operations --------------------------------------------------------
+
+
+def _end_at_once(stream: ChannelStream, uids: Iterable[int], has_only_published: bool) -> None:
+    """Queues hear of the end while commands of the channel may still go again."""
+    for uid in uids:
+        stream._tell(uid, has_only_published)
+
+
+_take_numbers = ChannelStream.take_numbers
+
+
+def _take_the_same_numbers(stream: ChannelStream, uid: int, batch: Batch) -> None:
+    """The next batch has the numbers of this one."""
+    _take_numbers(stream, uid, batch)
+    stream._sequences[uid] = batch.first_sequence
+
+
 # ---- members ------------------------------------------------------------------------------------
 
 
@@ -310,6 +330,8 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "order",
         60,
     ),
+    "channel-end-overtakes": ([(ChannelStream, "_end", _end_at_once)], "answers", 100),
+    "numbers-used-again": ([(ChannelStream, "take_numbers", _take_the_same_numbers)], "fair", 5),
     "settlements-overtaken": ([(TurnSettlements, "send", _whatever)], "answers", 100),
     "two-members-at-once": ([(membership, "fault_of_change", _any_change)], "members", 80),
     "changes-do-not-wait": ([(RaftNode, "propose_configuration", _two_changes)], "members", 200),

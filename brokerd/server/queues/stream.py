@@ -302,17 +302,11 @@ class ChannelStream:
         if left:
             self._sent_batches[uid] = left
         following = self._batches.get(uid)
-        if following is not None and not following.is_joined:
-            self._send_next(uid, following)
-        self._answered(uid)
-
-    def _send_next(self, uid: int, batch: Batch) -> None:
-        """A batch has waited for the answer to an earlier one."""
-        if self._is_numbered:
-            self._turn.join(uid, batch)
+        if following is not None and self._is_numbered and not following.is_joined:
+            # It has waited for this answer.
+            self._turn.join(uid, following)
             self._turn.ask_for_end()
-        else:
-            self._turn.send_batches(uid, [batch])
+        self._answered(uid)
 
     def _report(self, batch: Batch, outcomes: list[tuple[int, int, int]]) -> None:
         if self._in_flight is not None:

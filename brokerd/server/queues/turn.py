@@ -164,13 +164,15 @@ class Turn:
         self._looks = Looks()
         self._is_due = False
         for uid in list(self._waiting):
-            self.send(uid)
+            try:
+                self.send(uid)
+            except Exception:
+                # One channel's fault is not the others'.
+                log.exception("a channel could not be held back group=%x", uid)
 
     def send(self, uid: int) -> None:
-        """Send what waits for a queue: what follows must not overtake it."""
-        waiting = self._waiting.pop(uid, None)
-        if waiting is None:
-            return
+        """Send what waits for a queue, which has something: what follows must not overtake it."""
+        waiting = self._waiting.pop(uid)
         if not self._is_joining():
             for batch in waiting:
                 self.send_batches(uid, [batch])

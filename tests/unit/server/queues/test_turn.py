@@ -210,6 +210,25 @@ def test_a_publisher_that_sends_too_much_is_held_at_the_end_of_the_turn() -> Non
     assert held == ["queue 8 of 1"]
 
 
+def test_a_client_that_cannot_be_held_back_keeps_nobody_from_sending(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def hold_flow(self, reason: str) -> None:
+            raise RuntimeError("planted")
+
+        def release_flow(self, reason: str) -> None:
+            """It was not held."""
+
+    rig = Rig()
+    (first, _), (second, _) = rig.publisher(1, source=Broken()), rig.publisher(2)
+    offer(first, 8, 1, 1, bytes(300))
+    offer(second, 9, 1)
+    rig.end_turn()
+    assert rig.shares() == [(8, [(1, 1, 1)]), (9, [(2, 1, 1)])]
+    assert "planted" in caplog.text
+
+
 def test_what_is_not_to_be_joined_goes_at_once() -> None:
     rig = Rig(is_joining=False)
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
@@ -220,15 +239,19 @@ def test_what_is_not_to_be_joined_goes_at_once() -> None:
 
 
 def test_messages_without_numbers_go_alone() -> None:
-    """The member's own: no queue looks for duplicates among them."""
+    """The member's own: no queue looks for duplicates among them, and they wait for their flush."""
     rig = Rig()
     own, heard = rig.publisher(0, is_numbered=False)
     own.publish([Target(8)], [message()], 1)
     own.flush()
     assert rig.shares() == [(8, [(0, 0, 1)])]
+    own.publish([Target(8)], [message()], 2)
     taken = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, 1)
     rig.groups.sent[0][2](ReplyStatus.OK, taken)
-    assert heard == [(1, 1, 1)]
+    rig.end_turn()
+    assert (heard, len(rig.groups.sent)) == ([(1, 1, 1)], 1)
+    own.flush()
+    assert rig.shares()[1:] == [(8, [(0, 0, 1)])]
 
 
 def test_a_gap_that_stays_is_every_channels_and_all_go_on_under_other_names() -> None:

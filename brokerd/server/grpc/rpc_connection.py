@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 
 from brokerd.cluster.peer import grpc_messages
-from brokerd.core.strangers import parsed_address
+from brokerd.core.unauthenticated import parsed_address
 from brokerd.http2 import framing, many_streams
 from brokerd.http2.errors import Http2Error
 from brokerd.server.access import operator_login

@@ -78,7 +78,7 @@ def selftest_command(rights: str, ready_url: str, patience: float) -> None:
     sys.exit(selftest.run(needed, ready_url, patience))
 
 
-@main.command("let-go")
+@main.command("uninstall-hook")
 @click.option("--binding", required=True, help="Name of the RoleBinding.")
 @click.option("--namespaces", required=True, help="Where it lies, comma separated.")
 @click.option("--cluster-role", default="", help="Name of a ClusterRole that goes with them.")
@@ -86,12 +86,12 @@ def selftest_command(rights: str, ready_url: str, patience: float) -> None:
 def let_go_command(binding: str, namespaces: str, cluster_role: str, until_stopped: bool) -> None:
     """Let go of RoleBindings that are being deleted: while a release is, and at the end."""
     with _the_extra():
-        from brokerd_operator.sources import let_go
+        from brokerd_operator.sources import uninstall_hook
 
     where = tuple(namespaces.split(","))
     if until_stopped:
-        sys.exit(let_go.until_stopped(binding, where))
-    sys.exit(let_go.run(binding, where, cluster_role))
+        sys.exit(uninstall_hook.until_stopped(binding, where))
+    sys.exit(uninstall_hook.run(binding, where, cluster_role))
 
 
 if __name__ == "__main__":

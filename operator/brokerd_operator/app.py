@@ -27,10 +27,10 @@ from brokerd_operator.sources.kubernetes import KubernetesSource
 from brokerd_operator.sources.kubernetes_clusters import KubernetesClusters
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.lease import Lease, LeaseLost
-from brokerd_operator.sources.places import Places
 from brokerd_operator.sources.rights import Rights
 from brokerd_operator.sources.secret_reads import SecretReads
 from brokerd_operator.sources.shutdown import Shutdown
+from brokerd_operator.sources.watched_namespaces import WatchedNamespaces
 from brokerd_operator.specs.model import Reference
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Operator:
             driver,
             EngineSettings(instance=settings.instance, workers=settings.workers),
         )
-        places = Places(
+        places = WatchedNamespaces(
             self.api,
             self.engine,
             self.store,

@@ -19,9 +19,9 @@ from brokerd_operator.broker.errors import BrokerDenied, BrokerUnreachable
 from brokerd_operator.engine import admin_account
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.ports import ClusterReport
 from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.session import State
-from brokerd_operator.engine.shell import ClusterReport
 from brokerd_operator.local.directory import Directory
 from brokerd_operator.reconcile.actions import Delete, Upsert
 from brokerd_operator.sources import certificates

@@ -54,7 +54,7 @@ class Bench:
                 kept_aside_interval_s=0.1,
                 links_interval_s=0.1,
                 health_interval_s=0.1,
-                standings_interval_s=0.02,
+                policy_coverage_interval_s=0.02,
                 findings_interval_s=0.1,
             ),
         )

@@ -16,7 +16,7 @@ from brokerd_operator.engine.keys import Key
 from brokerd_operator.specs.model import Identity, Reference
 
 from tests.operator.test_engine import Bench
-from tests.operator.test_remarks import PROD, condition, running
+from tests.operator.test_warnings import PROD, condition, running
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.ports import Gone
 from brokerd_operator.engine.running import run_engine
-from brokerd_operator.engine.shell import Gone
 from brokerd_operator.sources import events
 from brokerd_operator.sources.api import Api, ApiError, Json
 from brokerd_operator.sources.lease import Lease, LeaseLost
@@ -306,11 +306,11 @@ async def test_of_too_many_events_the_newest_are_sent_and_warnings_first(
     monkeypatch.setattr(events, "PAUSE_OF_MANY_S", 0.0)
     monkeypatch.setattr(events, "WAITING_MAX", 3)
     api = Recording()
-    teller = events.Teller(api)
+    recorder = events.EventRecorder(api)
     for number in range(5):
-        teller.tell(told("Normal", number))
-    teller.tell(told("Warning", 9))
-    await teller.close()
+        recorder.tell(told("Normal", number))
+    recorder.tell(told("Warning", 9))
+    await recorder.close()
     sent = [item["involvedObject"]["name"] for item in api.sent]
     assert sent == ["q9", "q2", "q3", "q4"]
 
@@ -323,13 +323,13 @@ async def test_a_namespace_with_many_events_takes_none_of_anothers(
     monkeypatch.setattr(events, "PAUSE_OF_MANY_S", 0.0)
     monkeypatch.setattr(events, "WAITING_MAX", 6)
     api = Recording()
-    teller = events.Teller(api)
+    recorder = events.EventRecorder(api)
     for number in range(2):
-        teller.tell(told("Normal", number, "quiet"))
+        recorder.tell(told("Normal", number, "quiet"))
     for number in range(50):
-        teller.tell(told("Normal", number, "loud"))
-    teller.tell(told("Normal", 7, "late"))
-    await teller.close()
+        recorder.tell(told("Normal", number, "loud"))
+    recorder.tell(told("Normal", 7, "late"))
+    await recorder.close()
     sent = [(item["metadata"]["namespace"], item["involvedObject"]["name"]) for item in api.sent]
     quiet, loud = ([name for place, name in sent if place == of] for of in ("quiet", "loud"))
     assert quiet == ["q0", "q1"]
@@ -343,10 +343,10 @@ async def test_of_as_many_namespaces_as_may_wait_each_has_one(
     monkeypatch.setattr(events, "PAUSE_S", 0.0)
     monkeypatch.setattr(events, "WAITING_MAX", 3)
     api = Recording()
-    teller = events.Teller(api)
+    recorder = events.EventRecorder(api)
     for number in range(5):
-        teller.tell(told("Normal", number, f"n{number}"))
-    await teller.close()
+        recorder.tell(told("Normal", number, f"n{number}"))
+    await recorder.close()
     assert len(api.sent) == 3
     assert api.sent[-1]["metadata"]["namespace"] == "n4"
 
@@ -357,11 +357,11 @@ async def test_an_event_that_is_refused_or_hangs_holds_nobody_up(
     monkeypatch.setattr(events, "PAUSE_S", 0.0)
     monkeypatch.setattr(events, "PAUSE_OF_MANY_S", 0.0)
     api = Recording(ApiError(403, "the namespace is being terminated", "POST"), {}, 60.0)
-    teller = events.Teller(api)
+    recorder = events.EventRecorder(api)
     for number in range(3):
-        teller.tell(told("Normal", number))
+        recorder.tell(told("Normal", number))
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await teller.close()
+    await recorder.close()
     assert loop.time() - began < 2 * events.CLOSE_S
     assert len(api.sent) == 3

@@ -12,7 +12,7 @@ from brokerd_operator import conditions
 from brokerd_operator.broker.client import Target
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.metrics import Metrics
-from brokerd_operator.engine.shell import ClusterReport
+from brokerd_operator.engine.ports import ClusterReport
 from brokerd_operator.local.cluster import LocalCluster, LocalClusters
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests.naming import Context
@@ -27,7 +27,7 @@ from brokerd_operator.validation import Validator, crd_directory
 from tests.operator.fake_broker import PASSWORD, USER, FakeBroker
 from tests.operator.resources import resource
 from tests.operator.test_engine import Bench
-from tests.operator.test_remarks import everything, links, running
+from tests.operator.test_warnings import everything, links, running
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "operator" / "brokerd_operator"

@@ -19,7 +19,7 @@ from brokerd_operator.validation import Admitted, Validator
 from brokerd.core.catalog import catalog_specs, names
 from tests.operator.fake_broker import PASSWORD, USER, FakeBroker
 from tests.operator.resources import resource
-from tests.operator.test_remarks import running
+from tests.operator.test_warnings import running
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from brokerd_operator.engine.turns import Lane, Turns
+from brokerd_operator.engine.turns import Line, Turns
 from brokerd_operator.engine.work_queue import CLUSTERS, WorkQueue
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 WORKERS = 8
 
 
-def lane_of(key: str) -> Lane:
+def line_of(key: str) -> Line:
     """`namespace/broker/name`."""
     namespace, broker, _ = key.split("/")
-    return Lane(namespace, broker)
+    return Line(namespace, broker)
 
 
 def queue_of(times: list[float] | None = None, workers: int = WORKERS) -> WorkQueue[str]:
     times = times or [0.0]
-    return WorkQueue(lambda: times[0], random.Random(1), lane_of, workers)
+    return WorkQueue(lambda: times[0], random.Random(1), line_of, workers)
 
 
 async def taken(queue: WorkQueue[str], count: int) -> list[str]:
@@ -74,7 +74,7 @@ async def test_a_namespace_with_many_brokers_has_one_share() -> None:
     assert sum(key.startswith("other/") for key in found) == 10
 
 
-async def test_order_of_arrival_counts_within_a_lane() -> None:
+async def test_order_of_arrival_counts_within_a_line() -> None:
     queue = queue_of()
     keys = [f"a/prod/q{number}" for number in range(5)]
     for key in keys:
@@ -153,9 +153,9 @@ def test_no_key_is_lost_and_none_is_with_two_workers(steps: list[tuple[str, str]
         elif what == "take" and len(working) < 3:
             found = queue._take()
             if found is None:
-                busy = {lane_of(item).broker for item in working}
+                busy = {line_of(item).broker for item in working}
                 waiting = [k for k, t in due.items() if t <= times[0] and k not in working]
-                assert all(lane_of(item).broker in busy for item in waiting)
+                assert all(line_of(item).broker in busy for item in waiting)
                 continue
             assert found not in working
             assert due.pop(found) <= times[0]
@@ -173,8 +173,8 @@ def test_no_key_is_lost_and_none_is_with_two_workers(steps: list[tuple[str, str]
 def test_turns_keep_nothing_of_lanes_that_are_empty() -> None:
     turns: Turns[str] = Turns()
     for number in range(100):
-        turns.push(Lane(f"n{number}", "b"), 0.0, "k")
-    while turns.pop(lambda mark, key: True, lambda lane: True):
+        turns.push(Line(f"n{number}", "b"), 0.0, "k")
+    while turns.pop(lambda mark, key: True, lambda line: True):
         pass
     assert not turns
     assert not turns._namespaces

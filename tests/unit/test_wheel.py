@@ -215,7 +215,11 @@ def without_extras(tmp_path: Path) -> Iterator[Path]:
         ("brokerd.ctl.main", ["telemetry", "--help"], "telemetry"),
         ("brokerd_operator.__main__", [], "operator"),
         ("brokerd_operator.__main__", ["selftest"], "operator"),
-        ("brokerd_operator.__main__", ["let-go", "--binding=b", "--namespaces=n"], "operator"),
+        (
+            "brokerd_operator.__main__",
+            ["uninstall-hook", "--binding=b", "--namespaces=n"],
+            "operator",
+        ),
     ],
 )
 def test_what_an_extra_brings_is_named_where_it_is_missing(

@@ -154,7 +154,7 @@ containers:
   image: {{ include "brokerd-operator.image" (list $root $root.Values.images.operator) }}
   imagePullPolicy: {{ $root.Values.imagePullPolicy }}
   args:
-  - let-go
+  - uninstall-hook
   - --binding={{ index . 2 }}
   - --namespaces={{ include "brokerd-operator.foreign" $root }}
   {{- range index . 3 }}

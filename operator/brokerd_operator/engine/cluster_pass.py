@@ -66,14 +66,14 @@ async def run(engine: Engine, key: Key, entry: Entry) -> None:
         if session.info is not None:
             fields["brokerUID"] = session.info.cluster_id
             fields["version"] = session.info.version
-    remarks = () if report.reason == "Stopped" else await _remarks(engine, key, entry)
+    warnings = () if report.reason == "Stopped" else await _warnings(engine, key, entry)
     _date_operation(fields, previous)
     value = status.plain_status(
         previous,
         entry.meta.generation,
         reason,
         message,
-        (*report.conditions, *account, *remarks),
+        (*report.conditions, *account, *warnings),
         fields,
     )
     await engine.write_status(key, entry.body, value, report.refused)
@@ -122,13 +122,13 @@ async def _connection(engine: Engine, key: Key, entry: Entry) -> None:
         entry.meta.generation,
         reason,
         message,
-        await _remarks(engine, key, entry),
+        await _warnings(engine, key, entry),
         fields,
     )
     await engine.write_status(key, entry.body, value)
 
 
-async def _remarks(engine: Engine, key: Key, entry: Entry) -> tuple[conditions.Condition, ...]:
+async def _warnings(engine: Engine, key: Key, entry: Entry) -> tuple[conditions.Condition, ...]:
     """What the broker itself says: alarms, quorum, what is kept aside, findings; with Events."""
     generation = entry.meta.generation
     if engine.kept_aside.is_known(key.reference):

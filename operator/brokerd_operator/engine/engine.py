@@ -30,11 +30,11 @@ from brokerd_operator.engine.kept_aside import KeptAside
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.links import Links
 from brokerd_operator.engine.metrics import Metrics
+from brokerd_operator.engine.policy_coverage import PolicyCoverage
+from brokerd_operator.engine.ports import ClusterDriver, Store, StoreError
 from brokerd_operator.engine.refusals import Refusals, failed_status
 from brokerd_operator.engine.session import BrokerSession, NotKnownYet
-from brokerd_operator.engine.shell import ClusterDriver, Store, StoreError
-from brokerd_operator.engine.standings import Standings
-from brokerd_operator.engine.turns import Lane
+from brokerd_operator.engine.turns import Line
 from brokerd_operator.engine.versions import Version
 from brokerd_operator.engine.work_queue import CLUSTERS, WorkQueue
 from brokerd_operator.reconcile import reserved
@@ -65,7 +65,7 @@ class EngineSettings:
     #: How often brokers are asked what the telemetry job found; it runs once an hour.
     findings_interval_s: float = 60.0
     #: How soon a change of policies, queues or exchanges shows on others of them.
-    standings_interval_s: float = 2.0
+    policy_coverage_interval_s: float = 2.0
     #: The orphan sweep waits so long after all resources are known.
     sweep_delay_s: float = 30.0
 
@@ -86,14 +86,14 @@ class Engine:
         self.random = random.Random()
         self.cache = ResourceCache()
         self.queue: WorkQueue[Key] = WorkQueue(
-            time.monotonic, self.random, self._lane, self.settings.workers
+            time.monotonic, self.random, self._line, self.settings.workers
         )
         self.drift = DriftWatch()
         self.links = Links()
         self.kept_aside = KeptAside()
         self.health = Health()
         self.findings = Findings()
-        self.standings = Standings()
+        self.policy_coverage = PolicyCoverage()
         #: Resources that keep a condition which nobody knows anew since the start.
         self.carrying: set[Key] = set()
         #: Resources whose last pass failed: what it wrote may be there or not.
@@ -168,7 +168,7 @@ class Engine:
         if key.kind in BROKER_KINDS:
             self.health.forget(key.reference)
             self.findings.forget(key.reference)
-            self.standings.forget(key.reference)
+            self.policy_coverage.forget(key.reference)
             self.looked_at.discard(key.reference)
             self._accounts.pop(key.reference, None)
             session = self._sessions.pop(key.reference, None)
@@ -184,15 +184,15 @@ class Engine:
         """A Secret or another object that resources name has changed."""
         self.wake(self.cache.referring_to(reference))
 
-    def _lane(self, key: Key) -> Lane:
+    def _line(self, key: Key) -> Line:
         """Whose turn a pass takes."""
         if key.kind in BROKER_KINDS:
-            return Lane(key.namespace, CLUSTERS)
+            return Line(key.namespace, CLUSTERS)
         entry = self.cache.get(key)
         if entry is None or not isinstance(entry.spec, TopologySpec):
-            return Lane(key.namespace)
+            return Line(key.namespace)
         reference = entry.spec.broker_ref.reference(entry.meta)
-        return Lane(key.namespace, f"{reference.kind}/{reference.key}")
+        return Line(key.namespace, f"{reference.kind}/{reference.key}")
 
     # ---- for the passes -----------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Engine:
 
     def broker_synced(self, session: BrokerSession) -> None:
         """Everything of this broker is compared: a full listing is cheap, and writes nothing."""
-        self.standings.mark_all(session.reference)
+        self.policy_coverage.mark_all(session.reference)
         self.is_asking.set()
         self.wake_broker(session.reference)
 
@@ -380,7 +380,7 @@ class Engine:
     ) -> None:
         """Wake whoever owns, wants or waits for an object; not who is just writing it."""
         broker = session.reference
-        self.standings.mark(broker, identity)
+        self.policy_coverage.mark(broker, identity)
         woken = self.cache.claiming(broker, identity)
         present = session.topology.get(identity)
         if present is None and cause in EXPIRY_CAUSES:

@@ -18,7 +18,7 @@ import regex
 
 from brokerd_operator import conditions
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import Store
+from brokerd_operator.engine.ports import Store
 from brokerd_operator.specs.model import Identity, JsonObject, Reference
 
 #: Findings that one message names, and how much of each.
@@ -65,7 +65,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What a run handed in, as it is to be taken now."""
 
     raised: tuple[Finding, ...]
@@ -87,7 +87,7 @@ class Findings:
     """Owns what was fetched last, by broker: None where no job has handed anything in."""
 
     def __init__(self) -> None:
-        self._found: dict[Reference, Told | None] = {}
+        self._found: dict[Reference, Reported | None] = {}
 
     def replace(
         self, broker: Reference, documents: Iterable[JsonObject], now_us: int
@@ -128,7 +128,7 @@ class Findings:
         return (*self._healthy(told, generation), _fresh(told, generation))
 
     @staticmethod
-    def _healthy(told: Told, generation: int) -> tuple[conditions.Condition, ...]:
+    def _healthy(told: Reported, generation: int) -> tuple[conditions.Condition, ...]:
         if any(item.severity in _REASONS for item in told.raised):
             return _condition(told, told.raised, generation)
         if not told.is_fresh:
@@ -219,16 +219,16 @@ def _age(document: JsonObject) -> tuple[int, str]:
     return (as_of_us if type(as_of_us) is int else 0, str(document.get("run_id")))
 
 
-def _told(document: JsonObject, now_us: int) -> Told:
+def _told(document: JsonObject, now_us: int) -> Reported:
     as_of_us, _ = _age(document)
     until_us = document.get("fresh_until_us")
     if type(until_us) is not int:
         until_us = as_of_us + FRESH_US
     is_fresh = now_us < min(until_us, as_of_us + FRESH_US_MAX)
-    return Told(raised(document), as_of_us, is_fresh)
+    return Reported(raised(document), as_of_us, is_fresh)
 
 
-def _fresh(told: Told, generation: int) -> conditions.Condition:
+def _fresh(told: Reported, generation: int) -> conditions.Condition:
     if told.is_fresh:
         text = f"evaluated up to {told.as_of}"
         return conditions.build(conditions.TELEMETRY_FRESH, True, "Fresh", text, generation)
@@ -239,7 +239,7 @@ def _fresh(told: Told, generation: int) -> conditions.Condition:
     return conditions.build(conditions.TELEMETRY_FRESH, False, STALE, text, generation)
 
 
-def _unknown_since(told: Told) -> str:
+def _unknown_since(told: Reported) -> str:
     return f"not looked at since {told.as_of}, for the telemetry job has stopped"
 
 
@@ -249,7 +249,7 @@ def _text(row: JsonObject, name: str) -> str:
 
 
 def _condition(
-    told: Told, found: Iterable[Finding], generation: int
+    told: Reported, found: Iterable[Finding], generation: int
 ) -> tuple[conditions.Condition, ...]:
     """Healthy: False with the worst ones, Unknown if they are old; what is only for information
     makes nothing unhealthy.

@@ -1,9 +1,9 @@
 """Tasks of the engine that keep up what resources are told besides their own objects.
 
 Each broker is asked for the state of its links, for what its members keep aside, and for its
-members, one call per broker and interval; standings look at virtual hosts that changed; findings
-are what the telemetry job has handed to members. All wake only those whose status says something
-else now. For running.py only.
+members, one call per broker and interval; policy_coverage.py looks at virtual hosts that changed;
+findings are what the telemetry job has handed to members. All wake only those whose status says
+something else now. For running.py only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brokerd_operator.specs.queue import QueueSpec
 
 log = logging.getLogger(__name__)
 
-#: Looking at standings takes at most this share of the time: one part in so many.
+#: Looking at policy_coverage takes at most this share of the time: one part in so many.
 STANDINGS_SHARE = 20
 #: How soon a broker that is new is asked what was found.
 FINDINGS_LOOK_S = 1.0
@@ -125,19 +125,19 @@ def _has_replicas(engine: Engine, key: Key) -> bool:
     )
 
 
-async def follow_standings(engine: Engine) -> None:
+async def follow_policy_coverage(engine: Engine) -> None:
     """Look at what changed, with a rest after it that is long beside the work."""
     rest_s = 0.0
     while True:
-        await asyncio.sleep(max(engine.settings.standings_interval_s, rest_s))
+        await asyncio.sleep(max(engine.settings.policy_coverage_interval_s, rest_s))
         began = time.monotonic()
         for session in engine.sessions():
             if session.state is not State.UP:
                 continue
             broker = session.reference
-            was_new = engine.standings.is_new(broker)
+            was_new = engine.policy_coverage.is_new(broker)
             try:
-                changed = await engine.standings.refresh(broker, session.topology)
+                changed = await engine.policy_coverage.refresh(broker, session.topology)
             except Exception:
                 # A broker that sends nonsense must not end the work for the others.
                 log.exception("looking at the policies of %s failed", broker.key)

@@ -14,7 +14,7 @@ from typing import Any
 
 from brokerd_operator import conditions
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import Store
+from brokerd_operator.engine.ports import Store
 from brokerd_operator.specs.model import Reference
 
 #: The types that this module sets; the alarms have Events.

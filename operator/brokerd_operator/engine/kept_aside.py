@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from brokerd_operator import conditions
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import Store
+from brokerd_operator.engine.ports import Store
 from brokerd_operator.specs.model import JsonObject, Reference
 
 #: Reason of the condition and of the Event.

@@ -15,7 +15,7 @@ from brokerd_operator import conditions
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine import status
 from brokerd_operator.engine.keys import Body, Key
-from brokerd_operator.engine.shell import StoreError
+from brokerd_operator.engine.ports import StoreError
 
 #: What may pass by itself is told when it has not after so many passes, which is some seconds.
 TOLD_FROM = 3
@@ -25,7 +25,7 @@ REST_MAX_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """Reason and message for what failed."""
 
     reason: str
@@ -34,19 +34,23 @@ class Told:
     is_lasting: bool = False
 
 
-def told(error: Exception) -> Told | None:
+def told(error: Exception) -> Reported | None:
     """What to say of an error; None: without an answer nothing could be written, either."""
     if isinstance(error, StoreError):
         if not error.is_answer:
             return None
         text = f"{error.what}: {error}"
-        return Told("WaitingForApi", text) if error.is_passing else Told(status.REFUSED, text, True)
+        return (
+            Reported("WaitingForApi", text)
+            if error.is_passing
+            else Reported(status.REFUSED, text, True)
+        )
     if isinstance(error, BrokerError):
-        return Told("BrokerError", str(error))
-    return Told("InternalError", f"{type(error).__name__}; the operator's log has more")
+        return Reported("BrokerError", str(error))
+    return Reported("InternalError", f"{type(error).__name__}; the operator's log has more")
 
 
-def failed_status(body: Body, said: Told) -> dict[str, Any]:
+def failed_status(body: Body, said: Reported) -> dict[str, Any]:
     """The status after a pass that came to no other end: all else in it stays."""
     previous = body.get("status") or {}
     kept = conditions.carried(body, sorted(conditions.OWNED - conditions.STANDARD))
@@ -78,7 +82,7 @@ class Refusals:
         """A pass came to its end."""
         self._failures.pop(key, None)
 
-    def failed(self, key: Key, error: Exception) -> Told | None:
+    def failed(self, key: Key, error: Exception) -> Reported | None:
         """What is to be told of a pass that failed; None: nothing yet."""
         count = self._failures[key] = self._failures.get(key, 0) + 1
         said = told(error)

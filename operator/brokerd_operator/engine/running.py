@@ -12,8 +12,8 @@ import time
 from brokerd_operator.engine import cluster_pass, followers, keys
 from brokerd_operator.engine.engine import BROKER_KINDS, Engine
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.ports import Gone
 from brokerd_operator.engine.session import State
-from brokerd_operator.engine.shell import Gone
 from brokerd_operator.engine.sweep import sweep
 from brokerd_operator.engine.teardown import Teardown
 from brokerd_operator.engine.topology_pass import TopologyPass
@@ -30,7 +30,7 @@ async def run_engine(engine: Engine) -> None:
             tasks.create_task(followers.follow_links(engine))
             tasks.create_task(followers.follow_kept_aside(engine))
             tasks.create_task(followers.follow_health(engine))
-            tasks.create_task(followers.follow_standings(engine))
+            tasks.create_task(followers.follow_policy_coverage(engine))
             tasks.create_task(followers.follow_findings(engine))
             tasks.create_task(_sweep(engine))
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 from brokerd_operator import conditions
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import Store
+from brokerd_operator.engine.ports import Store
 from brokerd_operator.reconcile.drift import DIFFERENCES_MAX, Difference
 from brokerd_operator.specs.model import Meta, TopologySpec
 

@@ -15,7 +15,7 @@ from typing import Any
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import Result
 from brokerd_operator.broker.errors import BrokerError
-from brokerd_operator.engine import keys, remarks, status
+from brokerd_operator.engine import keys, status, warnings
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Body, Key
@@ -107,7 +107,7 @@ class TopologyPass:
                 self.engine.queue.add(self.key, outcome.again_s)
             if session is not None and outcome.reason == "Applied":
                 now = datetime.datetime.now(datetime.UTC)
-                later_s = await remarks.tell_of_rights(
+                later_s = await warnings.tell_of_rights(
                     self.engine, self.key, self.entry, session, now
                 )
                 if later_s is not None:
@@ -359,7 +359,7 @@ class TopologyPass:
             fields["appliedHash"] = outcome.applied_hash
             fields["ownerToken"] = self.meta.uid
         extra = list(outcome.extra)
-        found = await remarks.gather(
+        found = await warnings.gather(
             self.engine, self.key, self.entry, session, outcome.reason, outcome.warning
         )
         fields |= found.fields

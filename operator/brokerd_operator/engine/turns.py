@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K")
 
 
-class Lane(NamedTuple):
+class Line(NamedTuple):
     """Where a key waits for its turn."""
 
     namespace: str
@@ -21,11 +21,11 @@ class Lane(NamedTuple):
 
 
 class Turns(Generic[K]):
-    """Owns the keys that wait, each with its mark, by lane.
+    """Owns the keys that wait, each with its mark, by line.
 
     Namespaces take turns, and the brokers of one namespace among themselves: a namespace that names
-    a thousand brokers has the same share as one that names one. Within a lane the order is that of
-    arrival. Invariant: no lane and no namespace is empty.
+    a thousand brokers has the same share as one that names one. Within a line the order is that of
+    arrival. Invariant: no line and no namespace is empty.
     """
 
     def __init__(self) -> None:
@@ -35,20 +35,20 @@ class Turns(Generic[K]):
     def __bool__(self) -> bool:
         return bool(self._namespaces)
 
-    def push(self, lane: Lane, mark: float, key: K) -> None:
-        """Wait at the end of a lane."""
-        brokers = self._namespaces.setdefault(lane.namespace, {})
-        brokers.setdefault(lane.broker, deque()).append((mark, key))
+    def push(self, line: Line, mark: float, key: K) -> None:
+        """Wait at the end of a line."""
+        brokers = self._namespaces.setdefault(line.namespace, {})
+        brokers.setdefault(line.broker, deque()).append((mark, key))
 
     def pop(
-        self, is_wanted: Callable[[float, K], bool], is_open: Callable[[Lane], bool]
-    ) -> tuple[Lane, K] | None:
-        """The next key of a lane that is open. Keys that are not wanted any more are let go of."""
+        self, is_wanted: Callable[[float, K], bool], is_open: Callable[[Line], bool]
+    ) -> tuple[Line, K] | None:
+        """The next key of a line that is open. Keys that are not wanted any more are let go of."""
         for namespace in list(self._namespaces):
             brokers = self._namespaces[namespace]
             for broker in list(brokers):
-                lane = Lane(namespace, broker)
-                if not is_open(lane):
+                line = Line(namespace, broker)
+                if not is_open(line):
                     continue
                 waiting = brokers.pop(broker)
                 key = _first_wanted(waiting, is_wanted)
@@ -57,7 +57,7 @@ class Turns(Generic[K]):
                     brokers[broker] = waiting
                 if key is not None:
                     self._put_last(namespace)
-                    return lane, key
+                    return line, key
             if not brokers:
                 del self._namespaces[namespace]
         return None

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from brokerd_operator.engine.turns import Lane, Turns
+from brokerd_operator.engine.turns import Line, Turns
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 300.0
@@ -30,8 +30,8 @@ CLUSTERS = "clusters"
 K = TypeVar("K")
 
 
-def _one_lane(_: object) -> Lane:
-    return Lane("")
+def _one_line(_: object) -> Line:
+    return Line("")
 
 
 class WorkQueue(Generic[K]):
@@ -41,12 +41,12 @@ class WorkQueue(Generic[K]):
         self,
         clock: Callable[[], float],
         randomness: random.Random,
-        lane_of: Callable[[K], Lane] = _one_lane,
+        line_of: Callable[[K], Line] = _one_line,
         workers: int = 1,
     ) -> None:
         self._clock = clock
         self._random = randomness
-        self._lane_of = lane_of
+        self._line_of = line_of
         self._busy_max = max(1, workers - LEFT_TO_OTHERS)
         self._due: dict[K, float] = {}
         #: Keys whose time will come.
@@ -55,7 +55,7 @@ class WorkQueue(Generic[K]):
         self._clusters: Turns[K] = Turns()
         self._others: Turns[K] = Turns()
         self._order = itertools.count()
-        #: Keys with a worker, and the broker of their lane.
+        #: Keys with a worker, and the broker of their line.
         self._working: dict[K, str] = {}
         self._busy: Counter[str] = Counter()
         self._failures: dict[K, int] = {}
@@ -126,7 +126,7 @@ class WorkQueue(Generic[K]):
         due = self._due.get(key)
         if due is not None:
             heapq.heappush(self._heap, (due, next(self._order), key))
-        # A lane that had all workers it may have is open again.
+        # A line that had all workers it may have is open again.
         if due is not None or self._clusters or self._others:
             self._changed.set()
 
@@ -135,10 +135,10 @@ class WorkQueue(Generic[K]):
         for turns in (self._clusters, self._others):
             found = turns.pop(self._is_wanted, self._is_open)
             if found is not None:
-                lane, key = found
+                line, key = found
                 del self._due[key]
-                self._working[key] = lane.broker
-                self._busy[lane.broker] += 1
+                self._working[key] = line.broker
+                self._busy[line.broker] += 1
                 return key
         return None
 
@@ -148,16 +148,16 @@ class WorkQueue(Generic[K]):
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._is_wanted(due, key):
-                lane = self._lane_of(key)
-                turns = self._clusters if lane.broker == CLUSTERS else self._others
-                turns.push(lane, due, key)
+                line = self._line_of(key)
+                turns = self._clusters if line.broker == CLUSTERS else self._others
+                turns.push(line, due, key)
 
     def _is_wanted(self, due: float, key: K) -> bool:
         """False: superseded, forgotten, or `done` will bring it back."""
         return self._due.get(key) == due and key not in self._working
 
-    def _is_open(self, lane: Lane) -> bool:
-        return not lane.broker or self._busy[lane.broker] < self._busy_max
+    def _is_open(self, line: Line) -> bool:
+        return not line.broker or self._busy[line.broker] < self._busy_max
 
     @property
     def is_idle(self) -> bool:

@@ -1,6 +1,6 @@
 """BrokerClusters as local processes: the embedded mode's cluster driver (design/operator.md §14).
 
-Implements `engine.shell.ClusterDriver`. Owns the members of all clusters of one environment, their
+Implements `engine.ports.ClusterDriver`. Owns the members of all clusters of one environment, their
 ports and secrets; what it decides to keep lies in the data directory (mode 0600).
 """
 
@@ -24,7 +24,7 @@ from brokerd_operator import conditions
 from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import ClusterReport
+from brokerd_operator.engine.ports import ClusterReport
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import Member, MemberState
 from brokerd_operator.local.ports import LOOPBACK, PortReservations, Ports

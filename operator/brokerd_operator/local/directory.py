@@ -4,7 +4,7 @@ design/operator.md §14.
 
 Reads and validates the files, gives every resource a uid and a generation as an API server would,
 keeps both (and what was admitted last) in the data directory, and holds statuses in memory.
-Implements `engine.shell.Store`. A file that vanishes is a deleted resource: it gets a deletion
+Implements `engine.ports.Store`. A file that vanishes is a deleted resource: it gets a deletion
 timestamp, and goes when the engine takes its finalizer off.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from brokerd_operator import validation
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import FINALIZER, Body, Key
-from brokerd_operator.engine.shell import Gone
+from brokerd_operator.engine.ports import Gone
 from brokerd_operator.engine.status import now_text
 from brokerd_operator.local.cluster import write_private
 from brokerd_operator.local.documents import Document, Problem, read

@@ -19,7 +19,7 @@ import kubernetes
 import urllib3
 from kubernetes.client.exceptions import ApiException
 
-from brokerd_operator.engine.shell import StoreError
+from brokerd_operator.engine.ports import StoreError
 from brokerd_operator.specs import registry
 
 THREADS = 8

@@ -1,4 +1,4 @@
-"""Events as Kubernetes has them, and the teller of them. For `kubernetes_store.py` and `places.py`.
+"""Events as Kubernetes has them, and their recorder, for kubernetes_store.py and the namespaces.
 
 Nothing depends on Events, so nobody waits for them: they are sent one after another beside the
 work, namespaces in turns. Where there are more than can be told, the newest ones of each namespace
@@ -93,7 +93,7 @@ class _Waiting:
         return told
 
 
-class Teller:
+class EventRecorder:
     """Owns the Events that wait, and the task that sends them while there are some."""
 
     def __init__(self, api: Api) -> None:

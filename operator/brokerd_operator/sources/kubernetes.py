@@ -28,9 +28,9 @@ from brokerd_operator.sources.api import PAGE, Api, ApiError, path_of
 from brokerd_operator.sources.hand_over import HandOver
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.listing import Listing
-from brokerd_operator.sources.places import Places
 from brokerd_operator.sources.resource_news import ResourceNews
 from brokerd_operator.sources.secret_reads import SecretReads
+from brokerd_operator.sources.watched_namespaces import WatchedNamespaces
 from brokerd_operator.specs import registry
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class KubernetesSource:
         api: Api,
         engine: Engine,
         store: KubernetesStore,
-        places: Places,
+        places: WatchedNamespaces,
         guard: rights.Rights,
         namespaces: tuple[str, ...],
         reads: SecretReads,

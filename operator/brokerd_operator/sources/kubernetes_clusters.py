@@ -1,6 +1,6 @@
 """BrokerClusters as StatefulSets: the Kubernetes shell's cluster driver.
 
-Implements `engine.shell.ClusterDriver`: has Secrets and certificates made, applies the objects of
+Implements `engine.ports.ClusterDriver`: has Secrets and certificates made, applies the objects of
 `manifests/` by server-side apply, and reads back how the pods are. Everything belongs to the
 BrokerCluster by owner references, so its deletion needs no work here.
 """
@@ -19,7 +19,7 @@ from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import ClusterReport
+from brokerd_operator.engine.ports import ClusterReport
 from brokerd_operator.manifests import cluster as cluster_manifests
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests

@@ -1,4 +1,4 @@
-"""Resources in Kubernetes: statuses, finalizers, events, Secrets. Implements engine.shell.Store."""
+"""Resources in Kubernetes: statuses, finalizers, events, Secrets. Implements engine.ports.Store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import FINALIZER, Body, Key
-from brokerd_operator.engine.shell import Gone
+from brokerd_operator.engine.ports import Gone
 from brokerd_operator.engine.versions import Version, version_of
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests
@@ -47,7 +47,7 @@ class KubernetesStore:
     ) -> None:
         self._api = api
         self._reads = reads
-        self._teller = events.Teller(api)
+        self._recorder = events.EventRecorder(api)
         #: Take what the API server answered: newer than what the watch has told so far.
         self._put = put
         self._remove = remove
@@ -65,7 +65,7 @@ class KubernetesStore:
 
     async def close(self) -> None:
         """After the last pass."""
-        await self._teller.close()
+        await self._recorder.close()
 
     def namespace_changed(self, body: Body, is_gone: bool) -> None:
         """News of a namespace (cluster-wide operators only)."""
@@ -196,7 +196,7 @@ class KubernetesStore:
             "uid": metadata.get("uid"),
             "resourceVersion": metadata.get("resourceVersion"),
         }
-        self._teller.tell(events.event(involved, type_, reason, message))
+        self._recorder.tell(events.event(involved, type_, reason, message))
 
     # ---- Secrets ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import logging
 
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import Body
-from brokerd_operator.engine.shell import Gone
+from brokerd_operator.engine.ports import Gone
 from brokerd_operator.sources import rights
 from brokerd_operator.sources.api import GROUP_PATH, Api, ApiError
 from brokerd_operator.sources.kubernetes_store import KubernetesStore

@@ -38,7 +38,7 @@ NO_PERMISSION = "NoPermission"
 
 
 @dataclass(slots=True)
-class Remarks:
+class Warnings:
     """Fields (None takes one away) and conditions of one status."""
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -52,9 +52,9 @@ async def gather(
     session: BrokerSession | None,
     reason: str,
     missing: str,
-) -> Remarks:
-    """All remarks on one resource; `missing` names soft dependencies that do not exist."""
-    found = Remarks()
+) -> Warnings:
+    """All warnings on one resource; `missing` names soft dependencies that do not exist."""
+    found = Warnings()
     spec = entry.spec
     if not isinstance(spec, TopologySpec):
         return found
@@ -74,7 +74,7 @@ async def gather(
 
 
 def _add_links(
-    found: Remarks,
+    found: Warnings,
     engine: Engine,
     key: Key,
     entry: Entry,
@@ -90,7 +90,7 @@ def _add_links(
 
 
 async def _add_kept_aside(
-    found: Remarks,
+    found: Warnings,
     engine: Engine,
     key: Key,
     entry: Entry,
@@ -109,7 +109,7 @@ async def _add_kept_aside(
 
 
 async def _add_findings(
-    found: Remarks,
+    found: Warnings,
     engine: Engine,
     key: Key,
     entry: Entry,
@@ -122,7 +122,7 @@ async def _add_findings(
         return
     is_known = engine.findings.is_known(broker)
     if spec.BROKER_KIND in POLICY_KINDS:
-        is_known = is_known and engine.standings.is_known(broker, spec.vhost)
+        is_known = is_known and engine.policy_coverage.is_known(broker, spec.vhost)
     if not is_known:
         found.conditions.extend(engine.carry(key, entry.body, conditions.HEALTHY))
         return
@@ -133,7 +133,7 @@ async def _add_findings(
         # A queue's own bindings come behind it.
         identity = spec.identities(entry.meta)[0]
         if spec.BROKER_KIND in POLICY_KINDS:
-            winners = engine.standings.winners(broker, identity.vhost)
+            winners = engine.policy_coverage.winners(broker, identity.vhost)
             told = engine.findings.of_policy(broker, identity, winners, generation)
         else:
             told = engine.findings.of_object(broker, identity, generation)
@@ -142,7 +142,7 @@ async def _add_findings(
 
 
 def _add_standing(
-    found: Remarks,
+    found: Warnings,
     engine: Engine,
     key: Key,
     entry: Entry,
@@ -154,7 +154,7 @@ def _add_standing(
         found.fields["matches"] = None
         return
     (identity,) = spec.identities(entry.meta)
-    standing = engine.standings.of_policy(session.reference, identity)
+    standing = engine.policy_coverage.of_policy(session.reference, identity)
     if standing is None:
         # Not looked at yet: the look wakes this resource.
         found.conditions.extend(engine.carry(key, entry.body, conditions.EFFECTIVE))
@@ -175,7 +175,7 @@ def _add_standing(
 
 
 def _add_warning(
-    found: Remarks,
+    found: Warnings,
     engine: Engine,
     key: Key,
     entry: Entry,
@@ -187,10 +187,12 @@ def _add_warning(
     if session is not None:
         broker = session.reference
         for identity in spec.identities(entry.meta):
-            told.extend(engine.standings.oddities(broker, identity))
+            told.extend(engine.policy_coverage.oddities(broker, identity))
         if isinstance(spec, QueueSpec):
             told.extend(too_few_members(spec.replicas, engine.health.member_count(broker)))
-        is_known = engine.health.is_known(broker) and engine.standings.is_known(broker, spec.vhost)
+        is_known = engine.health.is_known(broker) and engine.policy_coverage.is_known(
+            broker, spec.vhost
+        )
         carried = () if is_known else engine.carry(key, entry.body, conditions.WARNING)
         if carried:
             found.conditions.extend(carried)

@@ -14,10 +14,10 @@ from brokerd_operator.engine.keys import Key
 from brokerd_operator.sources import shutdown
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
-from brokerd_operator.sources.places import Places
 from brokerd_operator.sources.rights import FINALIZER, RBAC, Rights
 from brokerd_operator.sources.secret_reads import SecretReads
 from brokerd_operator.sources.shutdown import Shutdown
+from brokerd_operator.sources.watched_namespaces import WatchedNamespaces
 
 from tests.operator.resources import resource
 
@@ -116,7 +116,7 @@ async def test_refused_namespace_is_said_once_and_the_others_count() -> None:
     api = Answers()
     store = _store(api, "a", "b")
     engine = Engine(store, None)  # type: ignore[arg-type]
-    places = Places(api, engine, store, ("a", "b"), ("own", "lease"))
+    places = WatchedNamespaces(api, engine, store, ("a", "b"), ("own", "lease"))
     for _ in range(3):
         await places.is_refused("a", "forbidden")
     assert not engine.is_synced.is_set(), "nothing is known of b yet"
@@ -139,7 +139,7 @@ async def test_operator_that_can_read_no_namespace_is_not_ready() -> None:
     api = Answers()
     store = _store(api, "a")
     engine = Engine(store, None)  # type: ignore[arg-type]
-    places = Places(api, engine, store, ("a",), ("own", "lease"))
+    places = WatchedNamespaces(api, engine, store, ("a",), ("own", "lease"))
     await places.is_refused("a", "forbidden")
     assert not engine.is_synced.is_set()
 
@@ -169,7 +169,7 @@ async def test_listing_outlasts_passing_failures_and_begins_anew_when_it_is_too_
 
 
 async def test_conflict_of_a_status_is_tried_again_and_a_resource_made_anew_is_let_be() -> None:
-    from brokerd_operator.engine.shell import Gone
+    from brokerd_operator.engine.ports import Gone
 
     api = Answers()
     store = _store(api, "a")

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from brokerd_operator import conditions
-from brokerd_operator.engine import health, remarks, standings
+from brokerd_operator.engine import health, policy_coverage, warnings
 from brokerd_operator.engine.health import Health, Members
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.policy_coverage import PolicyCoverage
 from brokerd_operator.engine.running import run_engine
-from brokerd_operator.engine.standings import Standings
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.model import Identity, Reference
@@ -262,13 +262,13 @@ async def test_pattern_that_is_slow_for_every_name_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """None of them takes as long as the bound for one name, all together would stop the work."""
-    monkeypatch.setattr(standings, "POLICY_BUDGET_S", 0.0)
+    monkeypatch.setattr(policy_coverage, "POLICY_BUDGET_S", 0.0)
     topology = Topology()
     policy = {"pattern": ".", "apply-to": "all", "priority": 0, "definition": {"max-length": 1}}
     topology.put(ObservedObject("policy", "/", "p", policy))
-    for number in range(standings.PART * 3):
+    for number in range(policy_coverage.PART * 3):
         topology.put(ObservedObject("queue", "/", f"q{number}", {"type": "quorum"}))
-    found = Standings()
+    found = PolicyCoverage()
     found.mark_all(BROKER)
     identity = Identity("policy", "/", "p")
     assert await found.refresh(BROKER, topology) == {identity}
@@ -283,7 +283,7 @@ async def test_looks_are_taken_only_at_what_changed() -> None:
     policy = {"pattern": ".", "apply-to": "all", "priority": 0, "definition": {"max-length": 1}}
     for vhost in "ab":
         topology.put(ObservedObject("policy", vhost, "p", policy))
-    found = Standings()
+    found = PolicyCoverage()
     assert await found.refresh(BROKER, topology) == set()
     found.mark_all(BROKER)
     assert found.is_new(BROKER)
@@ -339,7 +339,7 @@ async def test_more_replicas_than_members_warns_until_there_are_enough(bench: Be
 @pytest.mark.parametrize("members", [None, 1, 2, 3])
 @pytest.mark.parametrize("replicas", [None, 1, 2, 3])
 def test_replicas_against_members(replicas: int | None, members: int | None) -> None:
-    told = remarks.too_few_members(replicas, members)
+    told = warnings.too_few_members(replicas, members)
     assert bool(told) == (None not in (replicas, members) and replicas > members)  # type: ignore[operator]
 
 
@@ -441,7 +441,7 @@ async def settled(bench: Bench) -> None:
             engine.health.is_known(BROKER)
             and engine.links.is_known(BROKER)
             and engine.kept_aside.is_known(BROKER)
-            and engine.standings.is_known(BROKER, "/")
+            and engine.policy_coverage.is_known(BROKER, "/")
             and not engine.carrying
         )
 
@@ -589,7 +589,7 @@ async def test_an_administrator_without_rights_in_a_new_vhost_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, has_permission: bool
 ) -> None:
     # The time of creation is in whole seconds.
-    monkeypatch.setattr(remarks, "RIGHTS_AFTER_S", 3.0)
+    monkeypatch.setattr(warnings, "RIGHTS_AFTER_S", 3.0)
     if has_permission:
         rights = {"configure": "", "write": "", "read": ".*"}
         bench.broker.put(Identity("permission", "team", USER), rights)
@@ -604,9 +604,9 @@ async def test_an_administrator_without_rights_in_a_new_vhost_is_told(
     entry, session = bench.engine.cache.get(key), bench.engine.session(BROKER)
     assert entry is not None
     assert session is not None
-    for age_s, again_s in ((1.0, 2.0), (3.0, None), (remarks.RIGHTS_UNTIL_S + 1, None)):
+    for age_s, again_s in ((1.0, 2.0), (3.0, None), (warnings.RIGHTS_UNTIL_S + 1, None)):
         now = made + datetime.timedelta(seconds=age_s)
-        assert await remarks.tell_of_rights(bench.engine, key, entry, session, now) == again_s
+        assert await warnings.tell_of_rights(bench.engine, key, entry, session, now) == again_s
     # Looked at twice in the time for it.
     told = _without_rights(bench)
     assert len(told) == (0 if has_permission else 1), told

@@ -1,4 +1,4 @@
-"""What the engine needs from the shell that runs it: Kubernetes, or a directory of files.
+"""What the engine needs from what runs it: Kubernetes, or a directory of files.
 
 Protocols only; `sources/` and `local/` implement them.
 """

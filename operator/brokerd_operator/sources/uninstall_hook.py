@@ -1,4 +1,4 @@
-"""`python -m brokerd_operator let-go`: an uninstallation's end, for what no operator let go of.
+"""`python -m brokerd_operator uninstall-hook`: frees what no operator freed before its end.
 
 The bindings of watched namespaces carry the operator's finalizer (`rights.py`), and the operator
 goes in the same moment as they do, or did not run at all. Two hooks of the chart run this with an

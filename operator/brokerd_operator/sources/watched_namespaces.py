@@ -16,7 +16,7 @@ from brokerd_operator.sources.kubernetes_store import KubernetesStore
 log = logging.getLogger(__name__)
 
 
-class Places:
+class WatchedNamespaces:
     """Owns the state of each place: a namespace, or all of them under an empty name."""
 
     def __init__(

@@ -24,7 +24,7 @@ POLICY_BUDGET_S = 5.0
 _Place = tuple[Reference, str]
 
 
-class Standings:
+class PolicyCoverage:
     """Owns the views, by broker and virtual host."""
 
     def __init__(self) -> None:

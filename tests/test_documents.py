@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_tidy import ROOT, documents, parsed, prose, python_files, relative
-from tools import generate_architecture
+from tools import generate_files
 
 DESIGN = ROOT / "docs" / "design"
 #: Pages of other projects that comments name.
@@ -170,18 +170,12 @@ NO_MEMBERS = {
 }
 
 
-def by_hand() -> str:
-    """Return the page without its tables of files."""
-    text = ARCHITECTURE.read_text()
-    return text.partition(generate_architecture.BEGIN)[0]
-
-
 def modules_and_members() -> tuple[set[str], set[str]]:
     """Return the names of all files, and `Class.name`, `module.name` of what stands in them."""
     files, members = set(), set()
     for path in python_files():
         files |= {path.name, relative(path), relative(path).removeprefix("operator/")}
-        if not relative(path).startswith(generate_architecture.SOURCES):
+        if not relative(path).startswith(generate_files.SOURCES):
             continue
         for node in parsed(path).body:
             if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -196,22 +190,22 @@ def modules_and_members() -> tuple[set[str], set[str]]:
 
 
 def test_the_rooms_of_the_architecture_are_those_that_are_there() -> None:
-    """The tables of files are compared by `generate_architecture.py --check`."""
-    named = re.findall(r"^\| `((?:brokerd|operator|telemetry)[\w/]*)` \|", by_hand(), flags=re.M)
+    """The tables of files are compared by `generate_files.py --check`."""
+    named = re.findall(
+        r"^\| `((?:brokerd|operator|telemetry)[\w/]*)` \|", ARCHITECTURE.read_text(), flags=re.M
+    )
     present = [
-        relative(folder)
-        for folder in generate_architecture.packages()
-        if generate_architecture.table(folder)
+        relative(folder) for folder in generate_files.packages() if generate_files.table(folder)
     ]
     assert sorted(named) == sorted(present)
 
 
 def test_every_file_has_one_row_and_every_row_a_sentence() -> None:
-    made = ARCHITECTURE.read_text().partition(generate_architecture.BEGIN)[2]
+    made = generate_files.TARGET.read_text()
     rows = re.findall(r"^\| `(\w+\.py)` \| (.*) \|$", made, flags=re.M)
     files = [
         path
-        for source in generate_architecture.SOURCES
+        for source in generate_files.SOURCES
         for path in (ROOT / source).rglob("*.py")
         if path.name != "__init__.py" and not relative(path).startswith("brokerd/rpc/")
     ]
@@ -222,7 +216,7 @@ def test_every_file_has_one_row_and_every_row_a_sentence() -> None:
 def test_what_the_ways_name_is_there() -> None:
     """Files and `Class.method` of the pages written by hand: they move, and nobody reads along."""
     files, members = modules_and_members()
-    text = by_hand()
+    text = ARCHITECTURE.read_text()
     named = set(re.findall(r"`([\w/]+\.py)`", text))
     assert named - files == set()
     calls = set(re.findall(r"`((?:[A-Z]\w+|[a-z_]+)\.[a-z_]\w*)(?:\([^`]*\))?`", text))

@@ -53,6 +53,19 @@ GENERATED = ("brokerd/rpc/v1/", "brokerd/amqp/methods.py")
 #: File names that say nothing about what is inside.
 CATCH_ALL_NAMES = {"utils.py", "helpers.py", "manager.py", "operations.py", "common.py"}
 
+#: Words that names of modules, classes, functions and variables had once, and what they have now.
+#: docs/glossary.md has those that stay.
+RETIRED = {
+    "garbage": "gc_policy",
+    "letterer": "dead_letter_publisher",
+    "outline": "summary",
+    "remembrance": "peer_logs",
+    "slices": "chunks",
+    "strangers": "unauthenticated",
+    "teller": "recorder",
+    "welcome": "banner",
+}
+
 #: Marks of unfinished or undecided work. The brackets keep this file from matching itself.
 FORBIDDEN_TEXT = re.compile(
     r"[T]ODO|[F]IXME|[N]otImplementedError|[p]ragma: no cover|[p]ytest\.mark\.skip\b"
@@ -264,6 +277,38 @@ def test_file_names_say_what_is_inside() -> None:
     assert names == []
 
 
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+
+
+def words_of(path: Path) -> set[str]:
+    """Return the words that names in a file are made of, its own among them, in small letters."""
+    names = {path.stem}
+    for node in ast.walk(parsed(path)):
+        names |= {
+            found
+            for field in ("name", "id", "attr", "arg")
+            if isinstance(found := getattr(node, field, None), str)
+        }
+    return {word.lower() for name in names for word in re.findall(_WORD, name)}
+
+
+def test_retired_words_stay_out_of_names() -> None:
+    found = {
+        relative(path): sorted(words)
+        for path in python_files()
+        if relative(path).startswith(("brokerd/", "operator/"))
+        and not relative(path).startswith(GENERATED)
+        and (words := words_of(path) & RETIRED.keys())
+    }
+    assert found == {}, {word: RETIRED[word] for words in found.values() for word in words}
+
+
+def test_words_of_names_are_whole(tmp_path: Path) -> None:
+    file = tmp_path / "some_slices.py"
+    file.write_text("class HTTPTeller:\n    def teleport(self, _outline: int) -> None: ...\n")
+    assert words_of(file) & {*RETIRED, "port"} == {"slices", "teller", "outline"}
+
+
 def test_no_marks_of_unfinished_work_and_no_sleeps() -> None:
     found = [
         f"{relative(path)}:{number}: {line.strip()}"
@@ -361,7 +406,7 @@ def test_generated_grpc_code_is_fresh(tmp_path: Path) -> None:
     "generator",
     [
         "generate_amqp.py",
-        "generate_architecture.py",
+        "generate_files.py",
         "generate_chart_reference.py",
         "generate_dashboards.py",
         "generate_settings_schema.py",

@@ -237,11 +237,11 @@ async def _start(
     # connections are in some, and each of them may wait for a collection.
     gc.set_threshold(25_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
-    await _welcome(base, f"brokerd is ready after {time.monotonic() - began:.2f} s")
+    await _log_banner(base, f"brokerd is ready after {time.monotonic() - began:.2f} s")
     service_manager.notify(service_manager.READY)
 
 
-async def _welcome(base: Base, first: str) -> None:
+async def _log_banner(base: Base, first: str) -> None:
     """Tell the person who started it what there is; a program that reads JSON has the log."""
     config, view = base.config, base.catalog.view
     guest = view.user(banner.GUEST)

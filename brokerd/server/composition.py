@@ -199,7 +199,7 @@ class Messages:
     replies: Replies
     tracer: Tracer
     objects: MemberObjects
-    dead_letterer: DeadLetterPublisher
+    dead_letter_publisher: DeadLetterPublisher
     leaders: QueueLeaders
 
 
@@ -340,14 +340,14 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
-    dead_letterer = DeadLetterPublisher(queues, client, routing, process, spawn)
+    dead_letter_publisher = DeadLetterPublisher(queues, client, routing, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
         identity=process,
         queues=queues,
         replicas=host,
         deliveries=deliveries,
-        dead_letters=dead_letterer,
+        dead_letters=dead_letter_publisher,
         options=options,
         wake_members=membership.wake,
         write_later=catalog.write_later,
@@ -355,7 +355,9 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     )
     quorum_calls.serve(calls, host, leaders.led, membership.stuck)
     replies = Replies(process, host, view)
-    messages = Messages(routing, deliveries, replies, tracer, objects, dead_letterer, leaders)
+    messages = Messages(
+        routing, deliveries, replies, tracer, objects, dead_letter_publisher, leaders
+    )
     leadership = Leadership(host, base.lifecycle.has_failed)
     this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
     refill = Refill(config.data_dir, host, host.refilling, _nudge(catalog, client), spawn)
@@ -363,7 +365,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     def homes_changed() -> None:
         catalog.routes_changed()
         # At-least-once dead letters that were refused, or had no route, may go now.
-        dead_letterer.topology_changed()
+        dead_letter_publisher.topology_changed()
 
     members = Members(
         leadership=leadership,
@@ -402,7 +404,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
 
 
 def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGroups:
-    leaders, letters, hub = messages.leaders, messages.dead_letterer, messages.deliveries
+    leaders, letters, hub = messages.leaders, messages.dead_letter_publisher, messages.deliveries
     queues, view = base.queues, base.catalog.view
     vanished = VanishedQueues(queues, base.host, messages.routing.dropped)
     base.catalog.restoring_listeners.append(lambda: vanished.remember(view.queues()))
@@ -445,7 +447,7 @@ def _catalog_events(
             access.shared_counts.topology_changed,
             messages.tracer.topology_changed,
         ),
-        applied=(messages.dead_letterer.topology_changed, base.catalog.writer.applied),
+        applied=(messages.dead_letter_publisher.topology_changed, base.catalog.writer.applied),
         # A group may be led here before the catalog is read.
         loaded=(
             queue_groups.load,

@@ -11,5 +11,5 @@ async def _never(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    app._welcome = _never  # type: ignore[assignment]
+    app._log_banner = _never  # type: ignore[assignment]
     main()

@@ -72,10 +72,10 @@ def configured(config: BrokerConfig) -> dict[NodeId, str]:
 def _founders(config: BrokerConfig, peers: Sequence[NodeId] | dict[NodeId, str]) -> list[NodeId]:
     listed = [NodeId(name.strip()) for name in config.cluster.initial_members.split(",")]
     listed = [name for name in listed if name]
-    strangers = [name for name in listed if name not in peers]
-    if strangers:
+    unknown = [name for name in listed if name not in peers]
+    if unknown:
         raise ConfigError(
-            f"cluster.initial_members names '{strangers[0]}', which cluster.members does not"
+            f"cluster.initial_members names '{unknown[0]}', which cluster.members does not"
         )
     # The others join what these have founded.
     return sorted(listed or peers)[:VOTERS_MAX]

@@ -177,11 +177,11 @@ def next_step(
         return _anew(trust, leaves, known, now, lifetimes) if trust.is_ours else None
     bundle = trust.bundle(now)
     issuers = {leaf.issuer for leaf in leaves} - set(bundle)
-    strangers = {
+    foreign = {
         item.pem: item for item in known if item.pem in issuers and item.validity.not_after > now
     }
-    if strangers and trust.is_ours:
-        kept = (*strangers.values(), *trust.previous)[:PREVIOUS_MAX]
+    if foreign and trust.is_ours:
+        kept = (*foreign.values(), *trust.previous)[:PREVIOUS_MAX]
         return Keep(kept, _until(leaves, now, lifetimes))
     for leaf in leaves:
         why = _why_issue(leaf, trust, current, now, lifetimes)

@@ -130,9 +130,9 @@ def _scale(fleet: Fleet, listed: frozenset[str]) -> Step | None:
         if newcomer not in listed:
             return Step(StepKind.ADD, newcomer)
         return Step(StepKind.RESIZE, newcomer, fleet.current + 1)
-    strangers = _above(fleet, listed, fleet.desired)
-    if strangers:
-        return Step(StepKind.REMOVE, strangers[0])
+    leavers = _above(fleet, listed, fleet.desired)
+    if leavers:
+        return Step(StepKind.REMOVE, leavers[0])
     if fleet.desired < fleet.current:
         return Step(StepKind.RESIZE, count=fleet.desired)
     return None

@@ -120,7 +120,7 @@ class Rig:
         result = self.catalog.route("dlx", "dead")
         return Addressed("/", result, DEAD, result.queues)
 
-    def letterer(self) -> DeadLetterPublisher:
+    def publisher(self) -> DeadLetterPublisher:
         """Return what publishes letters at most once."""
         return DeadLetterPublisher(self.queues, self.client, self.routing, Sender(), print)
 
@@ -234,9 +234,11 @@ async def test_a_replica_that_goes_while_letters_are_taken_ends_no_worker() -> N
 async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() -> None:
     """R-DLX-19: at a start it was taken for one of a deleted queue, and was gone."""
     rig = Rig()
-    letterer = DeadLetterPublisher(rig.queues, rig.client, rig.routing, Sender(), lambda work: None)
+    publisher = DeadLetterPublisher(
+        rig.queues, rig.client, rig.routing, Sender(), lambda work: None
+    )
     source = rig.uids[0]
-    letterer.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
+    publisher.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
     queues = {queue.uid: queue for queue in rig.catalog.view.queues()}
     assert [uid for uid, _ in rig.groups.sent] == [rig.uids[1]]
     assert rig.groups.members == {rig.uids[1]: queues[rig.uids[1]].members}

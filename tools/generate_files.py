@@ -1,10 +1,10 @@
-"""Writes the tables of files in `docs/architecture.md` from the first sentence of each module.
+"""Writes `docs/reference/files.md` from the first sentence of each module.
 
 A room is a package; its files are named once, in its table. A test runs `--check`, so a file that
 comes, goes or moves shows, and so does a first sentence that changes. All else on the page is
 written by hand.
 
-    python tools/generate_architecture.py [--check]
+    python tools/generate_files.py [--check]
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "architecture.md"
-BEGIN = "<!-- begin: tools/generate_architecture.py -->"
-END = "<!-- end: tools/generate_architecture.py -->"
+TARGET = ROOT / "docs" / "reference" / "files.md"
+BEGIN = "<!-- begin: tools/generate_files.py -->"
+END = "<!-- end: tools/generate_files.py -->"
 SOURCES = ("brokerd", "operator/brokerd_operator", "telemetry/brokerd_telemetry")
 #: Made by `make protos`.
 GENERATED = "brokerd/rpc"
@@ -62,7 +62,7 @@ def table(folder: Path) -> list[str]:
             rows.append(f"| `{path.name}` | {first_sentence(docstring)} |")
     if not rows:
         return []
-    lines = [f"### `{_name(folder)}`", ""]
+    lines = [f"## `{_name(folder)}`", ""]
     if about:
         lines += [about, ""]
     return [*lines, "| file | |", "|---|---|", *rows, ""]

@@ -1,6 +1,6 @@
 """Two checkouts side by side on a busy machine: CPU and latency as ratios of neighbouring runs.
 
-    python -m bench.pairs OLD [NEW] [--pairs N] [--only publish|get]
+    python -m bench.pairs OLD [NEW] [--pairs N] [--only publish|get|many]
 
 Three members of each checkout run at the same time and take turns in short loads, so both meet the
 same disturbance; the median of the ratios of neighbours says what a change gained where rates say
@@ -14,11 +14,15 @@ import math
 import os
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from bench import load_programs
 from bench.brokerd_nodes import BrokerdCluster
+from bench.many_rows import MANY_ROWS
 from bench.profile import thread_seconds
+from bench.rows import Row
 
 WARM_UP_MESSAGES = 20_000
 QUEUE = "pairs"
@@ -32,6 +36,9 @@ WORKS: tuple[tuple[str, dict[str, object], int], ...] = (
     ("get and ack, quorum", {"ack": "each", "type": "quorum"}, 400),
     ("get, auto-ack, classic", {"ack": "auto", "type": "classic"}, 800),
 )
+#: Rows of the comparison with many clients that run here too, each for a quarter of its time.
+MANY = ("publishers-1", "publishers-20", "publishers-200", "consumers-200", "rpc", "paced")
+MANY_SCALE = 0.25
 #: What a member does behind the publishes that a get's run begins with is over by then.
 SETTLE_S = 0.3
 
@@ -70,32 +77,54 @@ def run(cluster: BrokerdCluster, options: dict[str, object], count: int) -> list
     return [used[0], sum(used[1:]) / len(used[1:]), latency_us]
 
 
+Figures = tuple[str, ...]
+Run = Callable[[BrokerdCluster], list[float]]
+
+
+def works(only: str | None) -> Iterator[tuple[str, Figures, Run]]:
+    """Yield title, names of the figures and what runs it."""
+    for title, options, count in WORKS:
+        if only in (None, "get" if "ack" in options else "publish"):
+            figures = ("CPU, leader, µs", "CPU, follower, µs", "p50, µs")
+            yield title, figures, partial(run, options=options, count=count)
+    for row in MANY_ROWS:
+        if row.key in MANY and only in (None, "many"):
+            names = {"broker_cpu_us": "CPU of all members, µs"}
+            names |= {aim.figure: aim.unit for aim in row.aims}
+            yield row.title, tuple(names.values()), partial(run_row, row=row, figures=tuple(names))
+
+
+def run_row(cluster: BrokerdCluster, row: Row, figures: Figures) -> list[float]:
+    """One run of a row of the comparison."""
+    point = row.measure(cluster, MANY_SCALE)
+    return [point[figure] for figure in figures]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path, nargs="?", default=Path.cwd())
     parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--only", choices=("publish", "get"))
+    parser.add_argument("--only", choices=("publish", "get", "many"))
     args = parser.parse_args()
     checkouts = [args.old.resolve(), args.new.resolve()]
     clusters: list[BrokerdCluster] = []
     print("| work | figure | old | new | median of ratios |\n|---|---|---|---|---|")
     try:
         clusters += [start(checkout) for checkout in checkouts]
-        for title, options, count in WORKS:
-            if args.only is not None and ("ack" in options) != (args.only == "get"):
-                continue
+        for title, figures, work in works(args.only):
             found: list[list[list[float]]] = [[], []]
             for number in range(args.pairs):
                 for side in (0, 1) if number % 2 else (1, 0):
-                    found[side].append(run(clusters[side], options, count))
-            for place, figure in enumerate(("CPU, leader", "CPU, follower", "p50")):
-                old, new = ([figures[place] for figures in side] for side in found)
+                    found[side].append(work(clusters[side]))
+            for place, figure in enumerate(figures):
+                old, new = ([each[place] for each in side] for side in found)
                 # The clock of a process counts hundredths of a second: a follower may use none.
                 ratios = [after / before for before, after in zip(old, new, strict=True) if before]
                 ratio = statistics.median(ratios) if ratios else math.nan
-                middles = f"{statistics.median(old):.2f} µs | {statistics.median(new):.2f} µs"
-                print(f"| {title} | {figure} | {middles} | {ratio:.3f} |", flush=True)
+                spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "-"
+                middles = f"{statistics.median(old):,.2f} | {statistics.median(new):,.2f}"
+                print(f"| {title} | {figure} | {middles} | {ratio:.3f} ({spread}) |", flush=True)
     finally:
         for cluster in clusters:
             cluster.stop()

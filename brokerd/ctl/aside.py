@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-#: How often it is looked how far a redrive is.
+#: How often it is looked how far a republish is.
 POLL_S = 0.2
 _COLUMNS = (
     *("id", "member", "kind", "vhost", "name", "first", "last", "entries", "messages"),
@@ -100,14 +100,14 @@ def show_kept_aside(id_: str) -> None:
 
 @click.command(cls=settings.Command)
 @click.argument("id_", metavar="ID|all")
-def redrive_kept_aside(id_: str) -> None:
+def republish_kept_aside(id_: str) -> None:
     """Publish messages that are kept aside to their queue again, in order and with confirms.
 
     What consumers had settled before the loss, and the cluster has forgotten, comes again. After
     it the replica goes on with the others. Of the catalog: the member ends; start it again, and
     what the cluster lacks is declared again.
     """
-    _say("redrive", id_)
+    _say("republish", id_)
 
 
 @click.command(cls=settings.Command)

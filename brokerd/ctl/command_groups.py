@@ -123,7 +123,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "After damage": (
         "list_kept_aside",
         "show_kept_aside",
-        "redrive_kept_aside",
+        "republish_kept_aside",
         "drop_kept_aside",
         "wal",
     ),

@@ -124,7 +124,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "aside": (
         "list_kept_aside",
         "show_kept_aside",
-        "redrive_kept_aside",
+        "republish_kept_aside",
         "drop_kept_aside",
     ),
     "log": ("wal",),

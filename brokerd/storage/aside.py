@@ -49,12 +49,12 @@ LIVE = 1
 class Progress:
     """How far somebody has come with a file."""
 
-    #: "kept"; "redriving"; "released" (the replica may begin anew), "begun" (it has), "done".
+    #: "kept"; "republishing"; "released" (the replica may begin anew), "begun" (it has), "done".
     phase: str = "kept"
-    #: Redrive: entries that are done, from the first on.
+    #: Republish: entries that are done, from the first on.
     entries: int = 0
     #: Of the catalog: its objects are declared again once the replica here is whole.
-    is_redrive: bool = False
+    is_republish: bool = False
     #: What has to be done by hand, and what went wrong.
     remarks: list[str] = field(default_factory=list)
 
@@ -193,7 +193,7 @@ class AsideFiles:
             # Begins again: what has been published comes once more, nothing is left out.
             return Progress(remarks=[f"{path.name} was damaged: begun again"])
         progress = Progress(**json.loads(text))
-        if progress.phase == "redriving":
+        if progress.phase == "republishing":
             # The process ended meanwhile; somebody has it go on.
             progress.phase = "kept"
         return progress

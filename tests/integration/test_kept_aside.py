@@ -61,7 +61,7 @@ def nobody_forgets_who_is_down(asked: Member, id_: str) -> None:
     eventually(
         lambda: "n0 did not answer" in ctl(asked, "list_kept_aside").stderr, "the list names n0"
     )
-    early = ctl(asked, "redrive_kept_aside", id_)
+    early = ctl(asked, "republish_kept_aside", id_)
     assert early.returncode == 75
     assert "n0 did not answer" in early.stderr
 
@@ -142,7 +142,7 @@ def all_applied(members: list[Member], queue: str = QUEUE) -> bool:
     return len(found - {None}) == 1
 
 
-def test_messages_that_only_one_member_remembers_are_kept_and_redriven(tmp_path: Path) -> None:
+def test_messages_that_only_one_member_remembers_are_kept_and_republished(tmp_path: Path) -> None:
     """G1 beyond its letter: 100 confirmed messages that the new majority never saw."""
     with cluster(tmp_path, 3, **SMALL) as members:
         connection = members[0].connect()
@@ -180,7 +180,7 @@ def test_messages_that_only_one_member_remembers_are_kept_and_redriven(tmp_path:
         members[0].wait_ready()
         assert [each["id"] for each in kept(members[1])] == [row["id"]]
 
-        done = ctl(members[1], "redrive_kept_aside", row["id"])
+        done = ctl(members[1], "republish_kept_aside", row["id"])
         assert done.returncode == 0, done.stderr
         eventually(lambda: kept(members[1]) == [], "the replica begins anew and is settled")
         eventually(
@@ -227,13 +227,13 @@ def test_a_catalog_that_only_one_member_remembers_is_declared_again(tmp_path: Pa
         assert "declare user 'late'" in words
         assert "secret" not in shown
 
-        said = ctl(members[1], "redrive_kept_aside", row["id"])
+        said = ctl(members[1], "republish_kept_aside", row["id"])
         assert said.returncode == 0, said.stderr
         assert members[0].process is not None
         assert members[0].process.wait(60) == 75
         members[0].start()
         members[0].wait_ready()
-        eventually(lambda: kept(members[1]) == [], "all is declared again and redriven")
+        eventually(lambda: kept(members[1]) == [], "all is declared again and republished")
         names = ctl(members[2], "list_queues", "name", "-s").stdout.split()
         assert sorted(name for name in names if name != "name") == [QUEUE, "other"]
         assert "late" in ctl(members[2], "list_users").stdout

@@ -229,7 +229,7 @@ class MembershipAdmin:
     async def KeptAside(
         self, request: admin_pb2.KeptAsideRequest, context: Context
     ) -> admin_pb2.KeptAsideResponse:
-        """What members keep aside; or redrive one of them, or drop it."""
+        """What members keep aside; or republish one of them, or drop it."""
         is_word = request.action not in ("", kept_aside.SHOW)
         caller = await self._caller(context, writes=is_word)
         if not request.action:

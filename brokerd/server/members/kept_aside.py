@@ -1,7 +1,7 @@
-"""What replicas kept aside: who asks is told, messages are redriven, and then the replica goes on.
+"""What replicas kept aside: it is listed, republished on request, and then the replica goes on.
 
 A replica that knew more to be committed than its leader has stopped and put it aside
-(cluster/groups/keeping.py).  It goes on by somebody's word only: `redrive` publishes the messages
+(cluster/groups/keeping.py).  It goes on by somebody's word only: `republish` publishes the messages
 to the queue again, with confirms and in order, `drop` says that they are not wanted.  After either
 the replica leaves its group and comes back with a new log (repair.py).  The catalog begins anew
 with a restart of the member, and what its cluster lacks is declared again from what it knew
@@ -40,20 +40,20 @@ log = logging.getLogger(__name__)
 
 Json: TypeAlias = dict[str, Any]
 
-#: Batches of messages that are redriven at once; their numbers are remembered after each.
+#: Batches of messages that are republished at once; their numbers are remembered after each.
 AT_ONCE = 64
 #: ... and bytes of them; one is always taken, however large.
 BYTES_AT_ONCE = 4 * 1024 * 1024
 #: How often it is looked whether a replica that may begin anew has done so.
 LOOK_S = 1.0
-#: After so many of these looks a redrive that came with the catalog's is tried again.
+#: After so many of these looks a republish that came with the catalog's is tried again.
 AGAIN_LOOKS = 5
 #: Entries that one answer shows.
 SHOWN_MAX = 1_000
-REDRIVE, DROP, SHOW = "redrive", "drop", "show"
+REPUBLISH, DROP, SHOW = "republish", "drop", "show"
 #: Remarks on a catalog that are kept: each asks for something by hand.
 REMARKS_MAX = 500
-_BUSY = frozenset({"redriving", *RELEASED})
+_BUSY = frozenset({"republishing", *RELEASED})
 
 
 class Refused(Exception):
@@ -162,27 +162,27 @@ class KeptAside:
     def act(self, id_: str, action: str) -> None:
         """Do as somebody said, or begin to; Refused says why not."""
         kept = self._kept(id_)
-        if action not in (REDRIVE, DROP):
-            raise Refused(f"'{action}' is no word for what is kept; there are redrive and drop")
+        if action not in (REPUBLISH, DROP):
+            raise Refused(f"'{action}' is no word for what is kept; there are republish and drop")
         if kept.progress.phase in _BUSY:
             raise Refused(f"{id_} is {kept.progress.phase} already")
-        if kept.fault and action == REDRIVE:
+        if kept.fault and action == REPUBLISH:
             raise Refused(
                 f"the file is damaged ({kept.fault}); what it holds is only to be dropped"
             )
         log.warning("%s of %s, which is kept aside", action, id_)
         if kept.progress.phase == "done":
-            if action == REDRIVE:
+            if action == REPUBLISH:
                 raise Refused(
                     f"{id_} is done: what it lists is left to be done by hand, then drop it"
                 )
             self._forget(kept)
         elif kept.description.kind == "catalog":
-            self._spawn(self._release_catalog(kept, is_redrive=action == REDRIVE))
+            self._spawn(self._release_catalog(kept, is_republish=action == REPUBLISH))
         elif action == DROP:
             self.released(kept)
         else:
-            self.begin_redrive(kept)
+            self.begin_republish(kept)
 
     def _shown(self, kept: Kept) -> Iterator[Json]:
         files = self._keeper.files
@@ -193,15 +193,15 @@ class KeptAside:
             for text in kept_catalog.words(entry) if is_catalog else _words(each):
                 yield {"index": entry.index, "term": entry.term, "what": text}
 
-    # ---- redrive --------------------------------------------------------------------------------
+    # ---- republish ------------------------------------------------------------------------------
 
-    def begin_redrive(self, kept: Kept) -> None:
+    def begin_republish(self, kept: Kept) -> None:
         """Publish again, in the background."""
-        kept.progress.phase = "redriving"
+        kept.progress.phase = "republishing"
         kept.progress.remarks = []
-        self._spawn(self._redrive(kept))
+        self._spawn(self._republish(kept))
 
-    async def _redrive(self, kept: Kept) -> None:
+    async def _republish(self, kept: Kept) -> None:
         problem = ""
         try:
             problem = await self._publish(kept)
@@ -210,7 +210,7 @@ class KeptAside:
         if problem:
             kept.progress.phase = "kept"
             kept.progress.remarks = [problem]
-            log.error("redrive of %s stopped: %s", kept.id, problem)
+            log.error("republish of %s stopped: %s", kept.id, problem)
             await self.save(kept)
             return
         log.warning("%d messages of %s are in the queue again", kept.messages, kept.id)
@@ -225,7 +225,7 @@ class KeptAside:
         if queue is None:
             raise Refused(
                 f"there is no queue '{description.name}' in vhost '{description.vhost}': "
-                "declare it, then redrive again"
+                "declare it, then republish again"
             )
         source = files.entries(kept, kept.progress.entries)
         while batch := await asyncio.to_thread(_taken, source):
@@ -254,13 +254,13 @@ class KeptAside:
             if status is not EnqueueStatus.OK:
                 return number, "the queue was deleted meanwhile"
             if accepted < enqueue_commands.EnqueueHead(command).count:
-                return number, "the queue is full: make room, then redrive again"
+                return number, "the queue is full: make room, then republish again"
         return len(batch), ""
 
     # ---- afterwards -----------------------------------------------------------------------------
 
     def released(self, kept: Kept) -> None:
-        """Messages are redriven, or dropped: the replica may begin anew."""
+        """Messages are republished, or dropped: the replica may begin anew."""
         if kept.description.kind == "orphan":
             self._forget(kept)
             return
@@ -311,10 +311,10 @@ class KeptAside:
             looks += 1
             for kept in list(self._keeper.kept.values()):
                 phase = kept.progress.phase
-                if phase == "kept" and kept.progress.is_redrive and not looks % AGAIN_LOOKS:
+                if phase == "kept" and kept.progress.is_republish and not looks % AGAIN_LOOKS:
                     # Asked for with the catalog: a queue that is declared again may have no leader
                     # for a while.
-                    self.begin_redrive(kept)
+                    self.begin_republish(kept)
                 elif phase == "released" and kept.description.kind == "queue":
                     self._settle(kept)
                 elif phase == "begun" and not self._is_damaged(CATALOG_GROUP):
@@ -322,18 +322,18 @@ class KeptAside:
 
     # ---- the catalog ----------------------------------------------------------------------------
 
-    async def _release_catalog(self, kept: Kept, *, is_redrive: bool) -> None:
+    async def _release_catalog(self, kept: Kept, *, is_republish: bool) -> None:
         """Put aside what only this member has, then end: the catalog begins anew with the next
         start.
 
-        is_redrive: what is missing in the cluster is declared again after that.
+        is_republish: what is missing in the cluster is declared again after that.
         """
         problem = await kept_catalog.keep_orphans(self.member, self.host, self.calls)
         if problem:
             kept.progress.remarks = [problem]
             log.error("%s: %s", kept.id, problem)
             return
-        kept.progress.is_redrive = is_redrive
+        kept.progress.is_republish = is_republish
         kept.progress.remarks = []
         kept.progress.phase = "released"
         await self.save(kept)
@@ -356,7 +356,7 @@ class KeptAside:
         assert files is not None
         remarks: list[str] = []
         try:
-            if kept.progress.is_redrive:
+            if kept.progress.is_republish:
                 remarks = await kept_catalog.declare_again(self.member, files, kept)
         except Unavailable as error:
             log.warning("the catalog takes nothing now, it is tried again: %s", error)
@@ -368,11 +368,11 @@ class KeptAside:
         for remark in kept.progress.remarks:
             log.error("to be done by hand: %s", remark)
         await self.save(kept)
-        if kept.progress.is_redrive:
+        if kept.progress.is_republish:
             for orphan in list(self._keeper.kept.values()):
                 if orphan.description.kind == "orphan" and orphan.progress.phase == "kept":
-                    orphan.progress.is_redrive = True
-                    self.begin_redrive(orphan)
+                    orphan.progress.is_republish = True
+                    self.begin_republish(orphan)
         if not remarks:
             self.act(kept.id, DROP)
 

@@ -47,7 +47,7 @@ def test_how_far_somebody_has_come_survives_and_begins_again_when_it_is_damaged(
 ) -> None:
     files = AsideFiles(tmp_path)
     kept = write(files)
-    kept.progress = Progress("redriving", 2, True, ["a word"])
+    kept.progress = Progress("republishing", 2, True, ["a word"])
     files.save(kept)
     files.save(kept)
     (found,) = files.load()

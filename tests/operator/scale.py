@@ -271,7 +271,7 @@ def delete_all(upstream: Upstream) -> None:
         connection = _connection(upstream)
         try:
             _send(connection, "DELETE", QUEUES, {}, "application/json")
-        except http.client.IncompleteRead:
+        except (http.client.HTTPException, OSError):
             # A busy API server ends a request after a minute, with the rest not asked for.
             continue
         finally:

@@ -189,6 +189,46 @@ def test_unknown_frames_pings_and_goodbyes() -> None:
     ]
 
 
+def test_an_answer_ends_a_stream_whose_client_has_ended_it() -> None:
+    server = Http2Server()
+    (request,) = events_of(server, START + open_stream(1, ends=True))
+    assert isinstance(request, Request)
+    server.data_to_send()
+    assert server.send_data(request.stream, memoryview(b"all of it")) == 9
+    server.send_headers(request.stream, b"", ends=True)
+    kinds = [kind for kind, *_ in sent(server)]
+    assert kinds == [framing.DATA, framing.HEADERS], "there is nothing to reset"
+    assert server.streams == {}
+    # Its client may give it room all the same: that is no mistake.
+    more = frame(framing.WINDOW_UPDATE, 0, 1, struct.pack(">I", 10))
+    assert events_of(server, more) == [WindowOpened()]
+
+
+def test_a_block_of_headers_may_come_in_pieces() -> None:
+    server, block = Http2Server(), hpack.Encoder().encode(HEADERS)
+    data = START + frame(framing.HEADERS, 0, 1, block[:3])
+    assert events_of(server, data) == []
+    data = frame(framing.CONTINUATION, framing.END_HEADERS, 1, block[3:])
+    (found,) = events_of(server, data)
+    assert isinstance(found, Request)
+    assert found.headers == HEADERS
+
+
+def test_the_connection_asks_for_a_sign_of_life() -> None:
+    server, _ = opened(1)
+    server.send_ping()
+    assert sent(server) == [(framing.PING, 0, 0, bytes(8))]
+
+
+def test_streams_together_are_given_room_before_they_run_out_of_it() -> None:
+    server, _ = opened(1, 3, 5, 7, 9)
+    body = bytes(framing.FRAME_BYTES_DEFAULT)
+    for stream in (1, 3, 5, 7, 9):
+        events_of(server, frame(framing.DATA, 0, stream, body))
+    updates = [stream for kind, _, stream, _ in sent(server) if kind == framing.WINDOW_UPDATE]
+    assert updates == [0, 0], "more than one window's worth, and none was refused"
+
+
 def test_pings_are_no_flood_if_they_take_their_time() -> None:
     server, _ = opened(1)
     for _ in range(3):

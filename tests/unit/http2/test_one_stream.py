@@ -247,6 +247,27 @@ def test_second_call_is_refused_and_the_first_goes_on() -> None:
     assert data_of(found.receive(frame(DATA, 0, 1, b"first"))) == b"first"
 
 
+def test_stream_and_connection_are_given_room_apart() -> None:
+    found = called()
+    found.receive(headers_frame(3) + frame(DATA, 0, 3, bytes(10_000)))
+    found.data_to_send()
+    # The connection has had the data of the refused call as well.
+    found.receive(frame(DATA, 0, 1, bytes(25_000)))
+    assert kinds(found.data_to_send()) == [(WINDOW_UPDATE, 0, word(35_000))]
+    found.receive(frame(DATA, 0, 1, bytes(10_000)))
+    assert kinds(found.data_to_send()) == [(WINDOW_UPDATE, 1, word(35_000))]
+
+
+def test_room_for_a_call_that_was_refused_is_no_room_for_the_first() -> None:
+    found = called()
+    found.receive(headers_frame(3) + frame(WINDOW_UPDATE, 0, 3, word(1000)))
+    found.receive(frame(WINDOW_UPDATE, 0, 0, word(100_000)))
+    found.data_to_send()
+    found.send_data([bytes(65_536)], 65_536)
+    size = sum(len(payload) for kind, _, payload in kinds(found.data_to_send()) if kind == DATA)
+    assert size == 65_535
+
+
 def test_a_smaller_table_of_headers_is_kept_to() -> None:
     pair = Pair()
     pair.server.receive(settings_frame([(framing.HEADER_TABLE_SIZE, 0)]))

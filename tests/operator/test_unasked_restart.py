@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
 from brokerd_operator.manifests import naming
 from brokerd_operator.reconcile import lifecycle, rollout, scaling
@@ -187,7 +188,7 @@ def test_a_restart_must_bring_another_certificate_and_find_all_settled() -> None
     assert said.startswith("orders-1 was made with Secret company already")
     fresh = [old[0], pod(1, "old", "old-ca", ready_s=59)]
     said = rollout.unasked_obstacle(fresh, ("company", "company-ca"), NOW)
-    assert said == "the first one is restarted when all have been ready for 60 s"
+    assert said == "one is restarted when all have been ready for 60 s"
     undated = pod(1, "old", "old-ca")
     del undated["status"]["conditions"][0]["lastTransitionTime"]
     assert rollout.unasked_obstacle([undated], ("company", None), NOW) == said
@@ -239,8 +240,12 @@ class Driver(KubernetesClusters):
     async def _note(self, body: Any, type_: str, reason: str, message: str) -> None:
         self.events.append((type_, reason, message))
 
-    async def _target(self, *_: Any, **__: Any) -> Target:
-        return target(*self.addresses)
+    def _address(self, _: Any, member: str) -> str:
+        return self.addresses[int(member.rpartition("-")[2])]
+
+    async def _target(self, *_: Any, without: str = "", **__: Any) -> Target:
+        left = self._address(None, without) if without else ""
+        return target(*(address for address in self.addresses if address != left))
 
 
 def company(pair: Pair) -> dict[str, dict[str, bytes]]:
@@ -249,6 +254,7 @@ def company(pair: Pair) -> dict[str, dict[str, bytes]]:
     return {"company": served, "company-ca": {"ca.crt": ROOT.certificate}}
 
 
+LOCAL = ROOT.issue("localhost")
 EXPIRED = ROOT.issue("localhost", seconds=-5)
 GOOD = ROOT.issue(*HOSTS)
 
@@ -299,3 +305,46 @@ async def test_no_member_is_restarted_unasked_otherwise(
     assert (api.deleted, driver.events) == ([], [])
     assert taken.step.kind in (StepKind.WAIT, StepKind.HOLD)
     assert taken.step.reason
+
+
+@pytest.mark.parametrize(
+    ("newest", "ready_s", "reasons", "restarted"),
+    [
+        ("company", 3600, [], ["orders-1"]),
+        # The newest one's is refused as well; not settled; it minds.
+        ("old", 3600, [], []),
+        ("company", 30, [], []),
+        ("company", 3600, ["jobs has no other replica"], []),
+    ],
+)
+async def test_the_next_ones_are_asked_about_by_those_that_can_be(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    newest: str,
+    ready_s: float,
+    reasons: list[str],
+    restarted: list[str],
+) -> None:
+    """Three members, of which the newest has been restarted to the good certificate."""
+    asked: list[tuple[str, ...]] = []
+
+    async def carry_out(of: Target, step: Step, _: str) -> str:
+        asked.append(of.addresses)
+        return "cannot be reached" if len(of.addresses) > 1 else "; ".join(reasons)
+
+    monkeypatch.setattr(members, "carry_out", carry_out)
+    made = context(replicas=3, tls=COMPANY)
+    since_s = ready_s - (datetime.datetime.now(datetime.UTC) - NOW).total_seconds()
+    secrets = ("old", "old", newest)
+    pods = [pod(number, name, f"{name}-ca", ready_s=since_s) for number, name in enumerate(secrets)]
+    api = Api(pods, company(GOOD))
+    shown = EXPIRED if newest == "old" else LOCAL
+    async with showing(tmp_path, EXPIRED, EXPIRED, shown) as addresses:
+        driver = Driver(api, addresses)
+        step = Step(StepKind.RESTART, "orders-1")
+        problem = await driver._take({}, made, step, 3, Refusals(), pods, is_up=True)
+    assert api.deleted == restarted
+    assert bool(problem) is not bool(restarted)
+    assert [reason for _, reason, _ in driver.events] == ["RestartedUnasked"] * len(restarted)
+    if restarted:
+        assert asked == [(addresses[0], addresses[2]), (addresses[2],)]

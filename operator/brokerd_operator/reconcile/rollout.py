@@ -130,10 +130,15 @@ def unasked_obstacle(
                 f"{pod_name(pod)} was made with Secret {wanted[0]} already, so a restart changes"
                 " nothing; what is written to a Secret members have some two minutes later"
             )
+    return unsettled(pods, now)
+
+
+def unsettled(pods: Sequence[Json], now: datetime.datetime) -> str:
+    """Why it is too early for a restart that not all members are asked about; "": it is not."""
     for pod in pods:
         turned = _time((_condition(pod, "Ready") or {}).get("lastTransitionTime"))
         if turned is None or (now - turned).total_seconds() < SETTLED_S:
-            return f"the first one is restarted when all have been ready for {SETTLED_S} s"
+            return f"one is restarted when all have been ready for {SETTLED_S} s"
     return ""
 
 

@@ -360,7 +360,7 @@ class KubernetesClusters:
         problem = complaint
         if not problem and step.kind in (StepKind.ADD, StepKind.REMOVE, StepKind.RESTART):
             is_up = step.member in ready
-            problem = await self._take(body, context, step, current, refusals, is_up=is_up)
+            problem = await self._take(body, context, step, current, refusals, pods, is_up=is_up)
         said = distrust.problem if distrust is not None else ""
         return Taken(step, problem, old, tuple(fenced), hold, said)
 
@@ -413,6 +413,7 @@ class KubernetesClusters:
         step: Step,
         current: int,
         refusals: Refusals,
+        pods: list[Json],
         *,
         is_up: bool,
     ) -> str:
@@ -425,10 +426,39 @@ class KubernetesClusters:
             if asked is not None:
                 address = context.peer_address(step.member)
                 problem = await members.carry_out(asked, step, address)
+                if problem and step.kind is StepKind.RESTART:
+                    others = await self._ask_others(body, context, step, asked, pods)
+                    problem = problem if others is None else others
         if step.kind is StepKind.RESTART and not problem:
             path = path_of("v1", "Pod", context.namespace, step.member)
             await refusals.collect(f"restart of Pod {step.member}", self._api.delete(path))
         return problem
+
+    async def _ask_others(
+        self, body: Body, context: Context, step: Step, asked: Target, pods: list[Json]
+    ) -> str | None:
+        """Ask those that show the wanted certificate, where the refused ones of the others are why
+        not all can be asked (ADR 71): "" or why not; None where that is not why.
+        """
+        refused = await shown_certificates.refused(asked)
+        wanted = (context.tls_secret, context.ca_secret)
+        old = {
+            self._address(context, pod_name(pod))
+            for pod in pods
+            if rollout.certificates_of_pod(pod) != wanted
+        }
+        rest = tuple(address for address in asked.addresses if address not in refused)
+        if not refused or not rest or not old.issuperset(refused):
+            return None
+        text = next(iter(refused.values()))
+        if too_early := rollout.unsettled(pods, datetime.datetime.now(datetime.UTC)):
+            return f"{text}; {too_early}"
+        problem = await members.carry_out(replace(asked, addresses=rest), step, "")
+        if problem:
+            return problem
+        said = f"{scaling.said(step)}; not all members could be asked: {text}"
+        await self._emit(body, "Warning", "RestartedUnasked", said)
+        return ""
 
     async def _fence(self, body: Body, context: Context, pods: list[Json]) -> tuple[list[str], str]:
         """Put members into maintenance, or end that; who is in it because of us, and a problem.
@@ -456,6 +486,9 @@ class KubernetesClusters:
                 fenced.append(name)
         return sorted(fenced), problem
 
+    def _address(self, context: Context, member: str) -> str:
+        return f"{context.member_host(member)}:{naming.PORT_GRPC}"
+
     async def _target(
         self, context: Context, count: int, without: str = "", only: str = ""
     ) -> Target | None:
@@ -463,9 +496,7 @@ class KubernetesClusters:
         login = await self._secrets.read(context, context.admin_secret)
         certificate = await self._certificates.of_operator(context)
         names = [only] if only else [f"{context.name}-{ordinal}" for ordinal in range(count)]
-        addresses = tuple(
-            f"{context.member_host(name)}:{naming.PORT_GRPC}" for name in names if name != without
-        )
+        addresses = tuple(self._address(context, name) for name in names if name != without)
         if not addresses or (certificate is None and not is_login(login)):
             return None
         key = f"{context.namespace}/{context.name}"

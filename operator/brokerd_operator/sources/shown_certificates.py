@@ -21,13 +21,19 @@ async def problem(target: Target) -> str:
     """What is wrong with the first member's certificate, and what it is; "" unless the certificate
     of every member is refused: one that does not answer may be well.
     """
+    found = await refused(target)
+    return found[target.addresses[0]] if found and len(found) == len(target.addresses) else ""
+
+
+async def refused(target: Target) -> dict[str, str]:
+    """Return what is wrong with certificates that are refused, by the member's address."""
     try:
         verifying = _context(target.ca or serving_certificates.system_authorities())
     except (ssl.SSLError, ValueError):
-        # Nobody can be verified by that, so no member is at fault.
-        return ""
+        # No member can be verified by that, so none is at fault.
+        return {}
     found = await asyncio.gather(*(_refusal(item, verifying) for item in target.addresses))
-    return found[0] if found and all(found) else ""
+    return {item: text for item, text in zip(target.addresses, found, strict=True) if text}
 
 
 def _context(authorities: bytes) -> ssl.SSLContext:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from brokerd_operator.sources import certificates
 
+from tests.e2e.conftest import nightly
 from tests.e2e.namespace import Namespace, Resource, resource, small_cluster, until
 from tests.e2e.reach import Reach
 from tests.e2e.test_clusters import CHANGE_S, pods, ready_members
@@ -72,7 +73,8 @@ def test_a_running_cluster_is_rolled_to_certificates_of_the_companys_own_and_bac
     reach.close()
 
 
-@pytest.mark.timeout(900)
+@nightly
+@pytest.mark.timeout(1800)
 def test_members_that_show_what_is_refused_come_to_a_good_certificate(space: Namespace) -> None:
     """ADR 71: made with a certificate without their names; then the Secrets in use are deleted."""
     for name, members in (("nameless", 0), ("company", MEMBERS), ("second", MEMBERS)):

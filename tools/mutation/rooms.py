@@ -60,6 +60,7 @@ ROOMS = (
         "brokerd/core",
         (
             "brokerd/core/queue/queue_*.py",
+            "brokerd/core/queue/ready_spans.py",
             "brokerd/core/queue/enqueue_commands.py",
             "brokerd/core/queue/consumers.py",
             "brokerd/core/queue/dead_letters.py",

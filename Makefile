@@ -22,6 +22,7 @@ CHAOS_SECONDS ?= 180
 MINUTES ?= 10
 BROKERS ?= brokerd
 HOW ?= kill
+REFERENCE ?= rabbitmq
 AWAY_SECONDS ?= 15
 FAULT_SEEDS ?= 30
 KILL_EVERY ?= 1
@@ -189,8 +190,8 @@ federation-kills: setup ## ROUNDS=N FIRST_SEED=N UPSTREAM=rabbitmq DOWNSTREAM=ra
 		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S) $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(DOWNSTREAM),--downstream $(DOWNSTREAM))
 
-fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
-	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)
+fuzz-differential: setup compiled ## SEEDS=N FIRST_SEED=N REFERENCE=rabbitmq|brokerd: random sequences to RabbitMQ 3.10.8 and brokerd, or to one member and three
+	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED) --reference $(REFERENCE)
 
 bench: setup ## ROUNDS=N: brokerd and RabbitMQ side by side
 	@$(BIN)/python -m bench.run --rounds $(ROUNDS)

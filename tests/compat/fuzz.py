@@ -1,9 +1,13 @@
-"""The differential fuzzer: random legal AMQP sequences to RabbitMQ 3.10.8 and to brokerd.
+"""The differential fuzzer: random legal AMQP sequences to two servers.
 
-`python -m tests.compat.fuzz --sequences 1000 --first-seed 1` starts both servers (brokerd with the
-profile rabbitmq-3.10), plays the sequence of each seed on both and compares every frame that comes
-back.  A difference that stays when the sequence is played again is shortened and printed.  Exits
-with 1 if one of them is not explained by docs/compatibility.md.
+`python -m tests.compat.fuzz --sequences 1000 --first-seed 1` starts RabbitMQ 3.10.8 and brokerd
+with the profile rabbitmq-3.10, plays the sequence of each seed on both and compares every frame
+that comes back.  A difference that stays when the sequence is played again is shortened and
+printed.  Exits with 1 if one of them is not explained by docs/compatibility.md.
+
+With `--reference brokerd` both are brokerd (a metamorphic run): a lone member in plain Python, and
+`--members` of them, compiled, with the clients spread over them.
+Nothing explains a difference then.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from brokerd import compiled
 from brokerd.amqp.properties import BasicProperties
 from tests.compat import fuzz_compare
 from tests.compat.brokerd_server import ENVIRONMENT
@@ -26,6 +31,8 @@ from tests.compat.fuzz_sequences import Step, sequence
 from tests.integration.members import cluster
 from tests.rabbitmq_node import rabbit_node
 
+FORM = compiled.VARIABLE
+
 #: RabbitMQ 3.10 refuses it, brokerd does not (D-62).
 ODD_PROPERTIES = BasicProperties(delivery_mode=3)
 #: A difference must come again each time; what does not was the machine being busy.
@@ -33,14 +40,28 @@ REPEATS = 3
 
 
 @contextlib.contextmanager
-def both_servers(folder: Path) -> Iterator[Servers]:
+def rabbitmq_and_brokerd(folder: Path) -> Iterator[Servers]:
     """Start RabbitMQ and one brokerd member."""
     (folder / "brokerd").mkdir()
     with (
         rabbit_node(folder / "rabbitmq") as node,
         cluster(folder / "brokerd", 1, **ENVIRONMENT) as [member],
     ):
-        yield Servers(node.amqp_port, member.amqp_port)
+        yield Servers((node.amqp_port,), (member.amqp_port,))
+
+
+@contextlib.contextmanager
+def two_clusters(folder: Path, size: int, form: str = "1") -> Iterator[Servers]:
+    """Start a lone member in plain Python, and a cluster of `size`; form: "1" for compiled."""
+    (folder / "one").mkdir()
+    (folder / "many").mkdir()
+    plain, other = ENVIRONMENT | {FORM: "0"}, ENVIRONMENT | {FORM: form}
+    with (
+        cluster(folder / "one", 1, **plain) as [lone],
+        cluster(folder / "many", size, **other) as members,
+    ):
+        ports = tuple(member.amqp_port for member in members)
+        yield Servers((lone.amqp_port,), ports, are_alike=True)
 
 
 def difference_of(steps: list[Step], servers: Servers) -> Difference | None:
@@ -104,11 +125,19 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--no-shrink", action="store_true", help="print differences as they come")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many")
+    parser.add_argument("--reference", choices=("rabbitmq", "brokerd"), default="rabbitmq")
+    parser.add_argument("--members", type=int, default=3, help="beside a reference brokerd")
     given = parser.parse_args()
     # Ended from outside, it ends its servers too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     seeds = range(given.first_seed, given.first_seed + given.sequences)
-    with tempfile.TemporaryDirectory() as folder, both_servers(Path(folder)) as servers:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        servers = stack.enter_context(
+            two_clusters(folder, given.members)
+            if given.reference == "brokerd"
+            else rabbitmq_and_brokerd(folder)
+        )
         began = time.monotonic()
         outcomes = run(seeds, servers, not given.no_shrink, given.failures)
     seconds = time.monotonic() - began

@@ -1,9 +1,10 @@
-"""Plays one sequence on RabbitMQ and on brokerd, step by step, and compares what each answers.
+"""Plays one sequence on two servers, step by step, and compares what each answers.
 
-After a step both are read until they agree, or until they had time enough: what is compared is
-therefore what the servers end at, and in which order on each channel, not how quickly.  A
-difference that docs/compatibility.md explains ends the sequence as explained; `shrink` takes away
-what a difference does not need.  Used by `fuzz.py` and the tests of the fuzzer.
+The reference is RabbitMQ, or a brokerd of another form and size (a metamorphic run).  After a step
+both are read until they agree, or until they had time enough: what is compared is therefore what
+the servers end at, and in which order on each channel, not how quickly.  A difference from RabbitMQ
+that docs/compatibility.md explains ends the sequence as explained; `shrink` takes away what a
+difference does not need.  Used by `fuzz.py` and the tests of the fuzzer.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _runs = itertools.count(1)
 
 @dataclass(slots=True)
 class Difference:
-    """The first step after which the servers do not agree."""
+    """The first step after which the servers do not agree, with what each of them said."""
 
     number: int
     step: Step
-    rabbitmq: list[str]
+    reference: list[str]
     brokerd: list[str]
     #: The row of docs/compatibility.md, "" when nothing explains it.
     explanation: str = ""
@@ -37,18 +38,21 @@ class Difference:
     def text(self) -> str:
         """What each server said and the other did not."""
         lines = [f"step {self.number}: {self.step}"]
-        lines += [f"  only RabbitMQ: {line}" for line in self.rabbitmq if line not in self.brokerd]
-        lines += [f"  only brokerd:  {line}" for line in self.brokerd if line not in self.rabbitmq]
+        expected, found = self.reference, self.brokerd
+        lines += [f"  only the reference: {line}" for line in expected if line not in found]
+        lines += [f"  only brokerd:       {line}" for line in found if line not in expected]
         return "\n".join(lines)
 
 
 @dataclass(slots=True, frozen=True)
 class Servers:
-    """Where the two listen, and the vhost of the runs in both."""
+    """AMQP ports of the two servers' members, and the vhost of the runs in both."""
 
-    rabbitmq: int
-    brokerd: int
+    reference: tuple[int, ...]
+    brokerd: tuple[int, ...]
     vhost: str = "/"
+    #: The reference is a brokerd too: docs/compatibility.md explains nothing.
+    are_alike: bool = False
 
 
 def play(
@@ -57,7 +61,7 @@ def play(
     """Play a sequence on both; return the first difference."""
     prefix = f"fz{next(_runs)}-"
     ranked: frozenset[str] = frozenset()
-    rabbitmq = Player("RabbitMQ", servers.rabbitmq, servers.vhost, prefix)
+    reference = Player("the reference", servers.reference, servers.vhost, prefix)
     brokerd = Player("brokerd", servers.brokerd, servers.vhost, prefix)
     try:
         for number, step in enumerate(steps):
@@ -65,13 +69,13 @@ def play(
                 arguments = step.method.arguments
                 if "x-max-priority" in arguments:
                     ranked |= {step.method.queue}
-            found = _one(number, step, (rabbitmq, brokerd), patience)
+            found = _one(number, step, (reference, brokerd), patience)
             if found is not None:
-                found.explanation = explain(found, ranked)
+                found.explanation = "" if servers.are_alike else explain(found, ranked)
                 return found
         return None
     finally:
-        rabbitmq.close()
+        reference.close()
         brokerd.close()
 
 
@@ -143,8 +147,8 @@ class Rule:
 
     def explains(self, found: Difference) -> bool:
         """Whether each side said what the rule expects of it."""
-        return _says(found.rabbitmq, found.brokerd, self.rabbitmq) and _says(
-            found.brokerd, found.rabbitmq, self.brokerd
+        return _says(found.reference, found.brokerd, self.rabbitmq) and _says(
+            found.brokerd, found.reference, self.brokerd
         )
 
 
@@ -186,7 +190,7 @@ _SHARE = re.compile(
 def _is_other_share(found: Difference) -> bool:
     """Whether the same messages were delivered to consumers, only in other shares."""
     shares = []
-    for lines, others in ((found.rabbitmq, found.brokerd), (found.brokerd, found.rabbitmq)):
+    for lines, others in ((found.reference, found.brokerd), (found.brokerd, found.reference)):
         matches = [_SHARE.fullmatch(line) for line in lines if line not in others]
         if not matches or None in matches:
             return False
@@ -198,18 +202,18 @@ def _is_other_share(found: Difference) -> bool:
 
 def _are_only_counts(found: Difference, ranked: frozenset[str]) -> bool:
     """Whether RabbitMQ counts more messages in queues with priorities, and nothing else differs."""
-    lines = [line for line in found.rabbitmq if line not in found.brokerd]
+    lines = [line for line in found.reference if line not in found.brokerd]
     names = {line.partition(":")[0] for line in lines if " ready" in line}
     return (
         len(lines) == len(names) > 0
         and names <= ranked
-        and len(found.rabbitmq) == len(found.brokerd)
+        and len(found.reference) == len(found.brokerd)
     )
 
 
 def _is_other_order(found: Difference) -> bool:
     """Whether messages that a quorum queue has delivered before come in another order."""
-    pairs = ((found.rabbitmq, found.brokerd), (found.brokerd, found.rabbitmq))
+    pairs = ((found.reference, found.brokerd), (found.brokerd, found.reference))
     lines = [line for own, others in pairs for line in own if line not in others]
     if not lines or not all("basic.deliver " in each and _COUNTED in each for each in lines):
         return False
@@ -224,9 +228,9 @@ _READY = re.compile(r"(~[^:]*): (\d+) ready")
 
 def _keeps_more(found: Difference) -> bool:
     """Whether nothing differs but that brokerd has more messages left."""
-    if len(found.rabbitmq) != len(found.brokerd):
+    if len(found.reference) != len(found.brokerd):
         return False
-    for one, two in zip(found.rabbitmq, found.brokerd, strict=True):
+    for one, two in zip(found.reference, found.brokerd, strict=True):
         left, right = _READY.match(one), _READY.match(two)
         if one != two and not (
             left and right and left[1] == right[1] and int(left[2]) < int(right[2])

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,14 +150,15 @@ class Wire:
 class Player:
     """One server in one run.  State: connections, and the events of the present step."""
 
-    def __init__(self, name: str, port: int, vhost: str, prefix: str) -> None:
-        self._name, self._port, self._vhost, self._prefix = name, port, vhost, prefix
+    def __init__(self, name: str, ports: Sequence[int], vhost: str, prefix: str) -> None:
+        """ports: of its members; connections are spread over them."""
+        self._name, self._ports, self._vhost, self._prefix = name, ports, vhost, prefix
         self._wires: dict[int, Wire] = {}
         #: Names that the server made, in their order.
         self._names: dict[str, str] = {}
         #: (connection, channel, category) to what came since `begin`.
         self.events: dict[tuple[int, int, str], list[Event]] = {}
-        self._control = Wire(port, vhost)
+        self._control = Wire(ports[0], vhost)
         #: Name to (ready, consumers), or to the code of the refusal.
         self.counts: dict[str, tuple[int, int] | int] = {}
 
@@ -233,7 +234,7 @@ class Player:
         if wire is None or not wire.is_open:
             if wire is not None:
                 wire.client.close()
-            wire = self._wires[number] = Wire(self._port, self._vhost)
+            wire = self._wires[number] = Wire(self._ports[number % len(self._ports)], self._vhost)
         return wire
 
     def _note_sent(self, channel: Channel, method: Method) -> None:

@@ -1,9 +1,12 @@
 """A few sequences of the differential fuzzer against both servers, and the fuzzer itself.
 
-The thousands are `make fuzz-differential SEEDS=1000`.
+The thousands are `make fuzz-differential SEEDS=1000`, between two brokerds with REFERENCE=brokerd.
 """
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,15 +20,18 @@ from tests.compat.fuzz_sequences import (
     sequence,
 )
 from tests.compat.servers import Server
+from tests.integration import members
 
 #: Sequences in CI, in portions, so that one test does not take a minute.
 PORTIONS, PER_PORTION = 6, 10
+#: Portions between two brokerds.
+METAMORPHIC_PORTIONS = 3
 
 
 @pytest.fixture(scope="session")
 def servers(rabbitmq: Server, brokerd: Server) -> Servers:
     """Where both listen."""
-    return Servers(rabbitmq.port, brokerd.port)
+    return Servers((rabbitmq.port,), (brokerd.port,))
 
 
 @pytest.mark.timeout(600)
@@ -36,6 +42,31 @@ def test_random_sequences_are_answered_alike(servers: Servers, portion: int) -> 
     outcomes = fuzz.run(range(first, first + PER_PORTION), servers, True, 1)
     assert outcomes["different"] == 0
     assert sum(outcomes.values()) == PER_PORTION
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A lone member in plain Python, and three in the form that the tests run."""
+    with fuzz.two_clusters(tmp_path_factory.mktemp("clusters"), 3, members.FORM) as servers:
+        yield servers
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("portion", range(METAMORPHIC_PORTIONS))
+def test_a_lone_member_and_three_answer_alike(clusters: Servers, portion: int) -> None:
+    """Members, forms and where a client is change no answer, and no order of a channel."""
+    first = 10_001 + portion * PER_PORTION
+    outcomes = fuzz.run(range(first, first + PER_PORTION), clusters, True, 1)
+    assert outcomes["different"] == 0
+    assert sum(outcomes.values()) == PER_PORTION
+
+
+def test_nothing_explains_a_difference_between_two_brokerds(servers: Servers) -> None:
+    alike = dataclasses.replace(servers, are_alike=True)
+    odd = Step(0, 1, methods.BasicPublish(exchange="amq.direct"), fuzz.ODD_PROPERTIES, b"x")
+    found = fuzz_compare.play([odd], alike)
+    assert found is not None
+    assert found.explanation == ""
 
 
 def test_a_difference_is_seen_and_made_short(servers: Servers) -> None:

@@ -74,14 +74,16 @@ lock: ## renew the lock files in requirements/ from pyproject.toml
 demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
 	@$(BIN)/python -m examples.orders.demo
 
-# The parts of `make test`, the longest first: LANES of them side by side, since most of what they do is
+# The parts of `make test`, the longest first: JOBS of them side by side, since most of what they do is
 # to wait for servers. No part shares a port, a directory or a network namespace with another.
-PARTS := "tests/integration/test_[h-z]*.py" "tests/integration/test_[a-g]*.py" tests/operator tests/e2e \
+PARTS := "tests/integration/cluster tests/integration/federation tests/integration/grpc" \
+  "tests/integration/amqp tests/integration/management tests/integration/queues tests/integration/security" \
+  tests/operator tests/e2e \
   tests/compat tests/integration/clients tests/fuzz \
   "tests/test_tidy.py tests/test_documents.py tests/test_import_circles.py tests/test_settings.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation tests/mutation" \
   tests/telemetry tests/chaos
-# Three keep two cores busy: a part waits for a third of its time. `make test LANES=1` is one after the other.
-LANES ?= 3
+# Three keep two cores busy: a part waits for a third of its time. `make test JOBS=1` is one after the other.
+JOBS ?= 3
 # Longer than any part takes on a machine twice as slow: then it is interrupted and says where it was.
 PART_MINUTES ?= 75
 PART_LOGS := build/tests
@@ -89,16 +91,16 @@ PART_LOGS := build/tests
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts \
   tests/unit/http2 tests/unit/server/grpc/test_publication_reader.py \
-  tests/integration/test_enquiry.py tests/integration/test_transactions.py tests/fuzz/test_targets.py
+  tests/integration/amqp/test_enquiry.py tests/integration/amqp/test_transactions.py tests/fuzz/test_targets.py
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation http2 raft telemetry) tests/transcripts
 
-test: setup compiled ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
+test: setup compiled ## all tests, JOBS=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh
 	@mkdir -p $(PART_LOGS); rm -f $(PART_LOGS)/second-tries
 	@# Tests put stand-ins where the compiled form takes nothing but the class; test-compiled asks for it.
 	@unset BROKERD_COMPILED; status=0; { printf '%s\n' coverage $(PARTS) compiled; } | \
 	  PART_LOGS=$(PART_LOGS) PART_MINUTES=$(PART_MINUTES) PYTEST_OPTIONS='$(PYTEST_OPTIONS)' \
-	  PURE_TESTS='$(PURE_TESTS)' xargs -P $(LANES) -d '\n' -n 1 bash tools/test_part.sh || status=1; \
+	  PURE_TESTS='$(PURE_TESTS)' xargs -P $(JOBS) -d '\n' -n 1 bash tools/test_part.sh || status=1; \
 	PART_LOGS=$(PART_LOGS) bash tools/test_part.sh second-tries; exit $$status
 
 test-quick: lint ## before each commit: lint, and the unit tests (about 3 minutes)
@@ -152,7 +154,7 @@ fuzz: setup ## SECONDS=N for each decoder: atheris, two at a time
 
 operator-faults: setup ## FAULT_SEEDS=N FIRST_SEED=N KILL_EVERY=N: the operator behind a faulty API, killed at each write
 	@bash tools/cluster/setup.sh api
-	@FAULT_SEEDS=$(FAULT_SEEDS) FIRST_SEED=$(FIRST_SEED) KILL_EVERY=$(KILL_EVERY) $(BIN)/pytest -q -s tests/operator/test_faults_api.py
+	@FAULT_SEEDS=$(FAULT_SEEDS) FIRST_SEED=$(FIRST_SEED) KILL_EVERY=$(KILL_EVERY) $(BIN)/pytest -q -s tests/operator/api/test_faults_api.py
 
 # The three below take hours; each prints figures for docs/reliability.md and goes on after a failure.
 kill-nightly: setup ## KILLS=N of members under load, WRITER_KILLS=N of the writer of the log

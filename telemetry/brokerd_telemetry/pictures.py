@@ -19,8 +19,8 @@ Row = dict[str, Any]
 WIDTH = 760
 #: Names stand left of bands.
 LEFT = 190
-LANES_MAX = 24
-#: Spans of one lane; more cannot be told apart.
+ROWS_MAX = 24
+#: Spans of one row; more cannot be told apart.
 SPANS_MAX = 400
 DEPTHS_MAX = 6
 #: Flows of dead letters drawn apart, the largest; the others are one.
@@ -33,21 +33,23 @@ _NAME_CHARS = 26
 
 
 @dataclass(slots=True)
-class Lane:
+class TimelineRow:
     """One line of bands: (from, to in seconds since 1970, kind, words)."""
 
     name: str
     spans: list[tuple[float, float, str, str]] = field(default_factory=list)
 
 
-def lanes(episodes: Iterable[Row], blocked: Iterable[Row], links: Iterable[Row]) -> list[Lane]:
+def timeline_rows(
+    episodes: Iterable[Row], blocked: Iterable[Row], links: Iterable[Row]
+) -> list[TimelineRow]:
     """Return memory alarms by member, blocked clients by user and links by state, the first that
     have most to say: what is bad comes before links that run.
     """
-    found: dict[str, Lane] = {}
+    found: dict[str, TimelineRow] = {}
 
     def add(name: str, start_s: float, end_s: float, kind: str, words: str) -> None:
-        found.setdefault(name, Lane(name)).spans.append((start_s, end_s, kind, words))
+        found.setdefault(name, TimelineRow(name)).spans.append((start_s, end_s, kind, words))
 
     for row in episodes:
         add(f"memory of {row['node']}", row["start_us"] / 1e6, row["end_us"] / 1e6, "bad",
@@ -61,12 +63,12 @@ def lanes(episodes: Iterable[Row], blocked: Iterable[Row], links: Iterable[Row])
         start_s = row["window_start"].timestamp()
         kind, words = _link_state(row)
         add(f"link {row['link']}", start_s, start_s + LINK_WINDOW_S, kind, words)
-    ordered = sorted(found.values(), key=lambda lane: (not _is_troubled(lane), lane.name))
-    return ordered[:LANES_MAX]
+    ordered = sorted(found.values(), key=lambda row: (not _is_troubled(row), row.name))
+    return ordered[:ROWS_MAX]
 
 
-def _is_troubled(lane: Lane) -> bool:
-    return any(kind != "good" for _, _, kind, _ in lane.spans)
+def _is_troubled(row: TimelineRow) -> bool:
+    return any(kind != "good" for _, _, kind, _ in row.spans)
 
 
 def _link_state(row: Row) -> tuple[str, str]:
@@ -79,31 +81,32 @@ def _link_state(row: Row) -> tuple[str, str]:
     return "good", "running"
 
 
-def bands(found: Sequence[Lane], start_s: float, end_s: float) -> str:
-    """Return the lanes over one time axis."""
+def bands(found: Sequence[TimelineRow], start_s: float, end_s: float) -> str:
+    """Return the rows over one time axis."""
     if not found or end_s <= start_s:
         return ""
-    row, top = 24, 6
-    height = top + row * len(found) + 24
+    step, top = 24, 6
+    height = top + step * len(found) + 24
     inner = WIDTH - LEFT - 8
 
     def x(at_s: float) -> float:
         return LEFT + inner * min(max((at_s - start_s) / (end_s - start_s), 0.0), 1.0)
 
     parts = []
-    for number, lane in enumerate(found):
-        y = top + number * row
+    for number, row in enumerate(found):
+        y = top + number * step
         parts.append(
             f'<text class="axis" x="{LEFT - 10}" y="{y + 15}" text-anchor="end">'
-            f"{_short(lane.name)}<title>{escape(lane.name)}</title></text>"
-            f'<rect class="lane" x="{LEFT}" y="{y + 3}" width="{inner}" height="16" rx="3"/>'
+            f"{_short(row.name)}<title>{escape(row.name)}</title></text>"
+            f'<rect class="timeline-row" x="{LEFT}" y="{y + 3}"'
+            f' width="{inner}" height="16" rx="3"/>'
         )
-        for since_s, until_s, kind, words in _joined(lane.spans):
+        for since_s, until_s, kind, words in _joined(row.spans):
             left, right = x(since_s), x(until_s)
             parts.append(
                 f'<rect class="{kind}" x="{left:.1f}" y="{y + 3}" '
                 f'width="{max(right - left, 2):.1f}" height="16" rx="2">'
-                f"<title>{escape(lane.name)}, {_clock(since_s)} to {_clock(until_s)}: "
+                f"<title>{escape(row.name)}, {_clock(since_s)} to {_clock(until_s)}: "
                 f"{escape(words)}</title></rect>"
             )
     for share in (0, 0.25, 0.5, 0.75, 1):

@@ -272,7 +272,9 @@ def _book(equation: str, book: Book) -> str:
 def _standstill(rows: Callable[[str], list[Row]], hours: list[str]) -> str:
     if not hours:
         return page.empty("There is no hour to show.")
-    found = pictures.lanes(rows("memory_episode"), rows("blocked_1h"), rows("federation_5m"))
+    found = pictures.timeline_rows(
+        rows("memory_episode"), rows("blocked_1h"), rows("federation_5m")
+    )
     start_s = schema.hour_start_us(hours[0]) / 1e6
     end_s = (schema.hour_start_us(hours[-1]) + schema.HOUR_US) / 1e6
     drawn = pictures.bands(found, start_s, end_s)

@@ -1,7 +1,7 @@
 """Rules between chapters: order of checks, rights along detours, confirms and what follows.
 
 Each test names its rules; both servers must answer alike. What needs one server only is in
-tests/integration/test_rules_of_members.py.
+tests/integration/queues/test_rules_of_members.py.
 """
 
 from __future__ import annotations

@@ -52,18 +52,20 @@ def test_lanes_join_what_lasts_and_put_trouble_first() -> None:
          "blocked_ms": 30_000}]}  # fmt: skip
     rows = [link(number * 5) for number in range(12)]
     rows += [link(number * 5, "error", True, link="m", err_last="refused") for number in range(6)]
-    found = pictures.lanes([episode(10, 20)], [blocked], rows)
-    assert [lane.name for lane in found] == ["blocked: web", "link m", "memory of n0", "link l"]
+    found = pictures.timeline_rows([episode(10, 20)], [blocked], rows)
+    assert [row.name for row in found] == ["blocked: web", "link m", "memory of n0", "link l"]
     (figure,) = drawn(pictures.bands(found, BEGIN_S, BEGIN_S + 3600))
-    bands = [rect.get("class") for rect in figure.iter("rect") if rect.get("class") != "lane"]
+    bands = [
+        rect.get("class") for rect in figure.iter("rect") if rect.get("class") != "timeline-row"
+    ]
     assert bands == ["warn", "bad", "bad", "good"]
     texts = " ".join(figure.itertext())
     assert "link m, 14:00 to 14:30: stuck, error: refused" in texts
 
 
 def test_without_anything_there_is_no_picture() -> None:
-    assert pictures.bands(pictures.lanes([], [], []), 0, 1) == ""
-    assert pictures.bands([pictures.Lane("x")], 5, 5) == ""
+    assert pictures.bands(pictures.timeline_rows([], [], []), 0, 1) == ""
+    assert pictures.bands([pictures.TimelineRow("x")], 5, 5) == ""
     assert pictures.depths(lambda _: [], [forecast()], BEGIN_S + 3600) == ""
     assert pictures.sankey({}) == ""
 
@@ -135,7 +137,7 @@ def test_thousands_of_names_and_hostile_ones_make_small_sound_pictures() -> None
         for number in range(200)
         for minute in range(50)
     ]
-    bands = pictures.bands(pictures.lanes([], [], rows), BEGIN_S, BEGIN_S + 86_400)
+    bands = pictures.bands(pictures.timeline_rows([], [], rows), BEGIN_S, BEGIN_S + 86_400)
     told = [{**row, "queue": HOSTILE} for row in minutes()]
     depth = pictures.depths(lambda _: told, [forecast(HOSTILE)], BEGIN_S + 3600)
     whole = pictures.sankey(flows) + bands + depth

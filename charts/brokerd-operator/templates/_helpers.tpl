@@ -172,7 +172,7 @@ volumes:
 {{- end }}
 
 {{- /*
-What the operator does in a watched namespace, and no more: tests/operator/test_rights_api.py compares
+What the operator does in a watched namespace, and no more: tests/operator/api/test_rights_api.py compares
 it with what the API server was asked for. Some verbs of pods, configmaps and services are handed on
 to the telemetry job's Role: Kubernetes lets nobody grant what he does not hold. There is no pods/exec,
 no wildcard, no listing of Secrets, and no way to delete a Secret or a volume claim.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.amqp.test_channel_flow import alarm
 from tests.integration.clients import fetched
 from tests.integration.clients.client_process import client_process
 from tests.integration.federation_rig import admin
 from tests.integration.members import cluster, eventually
-from tests.integration.test_channel_flow import alarm
 
 pytestmark = pytest.mark.timeout(420)
 

@@ -76,8 +76,10 @@ def evaluate(live: Live, hours: list[str]) -> list[Row]:
     lines: list[Row] = []
     for hour in hours:
         hour_us = schema.hour_start_us(hour)
-        told = {
-            cluster for cluster in live.names("data_quality_1h") if _has_told(live, cluster, hour)
+        reported = {
+            cluster
+            for cluster in live.names("data_quality_1h")
+            if _has_reported(live, cluster, hour)
         }
         facts = Facts(
             _letter_boxes(live, hour),
@@ -87,7 +89,7 @@ def evaluate(live: Live, hours: list[str]) -> list[Row]:
         hits = _hits(live, hour, facts)
         # A cluster that told nothing of an hour is neither better nor worse in it.
         for key in sorted({*standing, *hits}):
-            if key[0] not in told:
+            if key[0] not in reported:
                 continue
             windows = rules.BY_ID[key[1]].raised_after
             now = step(standing.pop(key, None), hits.get(key), windows, hour_us)
@@ -141,12 +143,12 @@ def latest(live: Live, until: str | None = None) -> list[Row]:
     recent = known[-MEMORY_HOURS:]
     rows: list[Row] = []
     for cluster in live.names("data_quality_1h"):
-        told = [hour for hour in recent if _has_told(live, cluster, hour)]
-        rows += live.of([cluster]).rows("findings", told[-1:])
+        reported = [hour for hour in recent if _has_reported(live, cluster, hour)]
+        rows += live.of([cluster]).rows("findings", reported[-1:])
     return rows
 
 
-def _has_told(live: Live, cluster: str, hour: str) -> bool:
+def _has_reported(live: Live, cluster: str, hour: str) -> bool:
     """Say whether members of a cluster told of an hour; each has a line there for it."""
     return bool(live.of([cluster]).paths("data_quality_1h", [hour]))
 

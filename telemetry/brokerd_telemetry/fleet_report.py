@@ -150,11 +150,11 @@ def _clusters(lines: list[Line], failed: Mapping[str, str]) -> str:
     ]  # fmt: skip
     heads = ("cluster", "", "critical", "warnings", "published", "delivered", "lost", "books",
              "complete", "told until", "published, by hour")  # fmt: skip
-    told = "".join(
+    reported = "".join(
         f'<p class="more">{escape(name)} could not be asked: {escape(why)}</p>'
         for name, why in sorted(failed.items())
     )
-    return told + page.table(
+    return reported + page.table(
         heads, rows, raw=(0, 1, 10), right=(2, 3, 4, 5, 6, 7, 8, 9), shown=CLUSTERS_SHOWN
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from pyspark.sql import functions as f
 
-from brokerd_telemetry import ingest, queue_spans, schema, sinks
+from brokerd_telemetry import ingest, queue_windows, schema, sinks
 from brokerd_telemetry.columns import queue_rows
 from brokerd_telemetry.tables import (
     audit,
@@ -63,7 +63,7 @@ TABLES: dict[str, Table] = {
     "blocked_1h": Table(memory.build_blocked, ("throttle",)),
     "poison_1h": Table(dead_letters.build_poison, ("redel",)),
     "dlx_graph_1h": Table(dead_letters.build_graph, ("dl",)),
-    LAST_EXCHANGES: Table(lambda inputs: inputs.exchange_lasts),
+    LAST_EXCHANGES: Table(lambda inputs: inputs.exchange_last_rows),
     "audit_1h": Table(audit.build),
     "fates_1h": Table(lambda inputs: fates.build(inputs, audit.per_exchange(inputs))),
     "deadletter_1h": Table(dead_letters.build),
@@ -188,10 +188,10 @@ def prepare(
     covered = _local(
         spark, [{**line, "window_start": line["hour_us"]} for line in coverage], _COVERAGE
     )
-    told = ("cluster", "window_start", "completeness")
+    reported = ("cluster", "window_start", "completeness")
     known_hours, known_days = (
         _local(spark, lines, _COMPLETENESS)
-        for lines in _completeness(coverage, live.rows("data_quality_1h", others, told))
+        for lines in _completeness(coverage, live.rows("data_quality_1h", others, reported))
     )
     last_exchanges = _last_files(live, LAST_EXCHANGES, hours[0])
     exchanges = loaded([path for paths in last_exchanges.values() for path in paths])
@@ -202,8 +202,8 @@ def prepare(
         rows=rows,
         nothing=nothing,
         queues=queues,
-        exchange_lasts=_told(
-            declared.exchange_lasts(
+        exchange_last_rows=_reported(
+            declared.exchange_last_rows(
                 rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us
             ),
             covered,
@@ -224,7 +224,7 @@ def queues_of(
 ) -> Queues:
     """Return what queues did in these hours; it lies in the run's directory until `forget`."""
     parts = _parts(live, hours, coverage)
-    return queue_spans.make(spark, parts, _spans_dir(live, run_id), run_id)
+    return queue_windows.make(spark, parts, _windows_dir(live, run_id), run_id)
 
 
 def _local(spark: SparkSession, lines: list[dict[str, Any]], kind: pyarrow.Schema) -> DataFrame:
@@ -265,44 +265,44 @@ def _start_us(row: Mapping[str, Any]) -> int:
 
 def queue_files(live: Live, run_id: str) -> dict[str, sinks.Files]:
     """Return the new files of the tables that were made with the spans."""
-    return queue_spans.adopt(_spans_dir(live, run_id), live.out_dir, run_id)
+    return queue_windows.adopt(_windows_dir(live, run_id), live.out_dir, run_id)
 
 
 def forget(inputs: Inputs, live: Live, run_id: str) -> None:
     """Give back what `prepare` keeps for the tables."""
-    inputs.exchange_lasts.unpersist()
-    shutil.rmtree(_spans_dir(live, run_id))
+    inputs.exchange_last_rows.unpersist()
+    shutil.rmtree(_windows_dir(live, run_id))
 
 
-def _spans_dir(live: Live, run_id: str) -> Path:
+def _windows_dir(live: Live, run_id: str) -> Path:
     return sinks.staging(live.out_dir, run_id) / "spans"
 
 
 def _parts(
     live: Live, hours: list[str], coverage: list[dict[str, Any]]
-) -> Iterator[queue_spans.Part]:
+) -> Iterator[queue_windows.Part]:
     """Yield each cluster's queue rows by its hours, and its last ones before."""
-    last = _last_files(live, queue_spans.LASTS, hours[0])
+    last = _last_files(live, queue_windows.LASTS, hours[0])
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for hour_of in hours:
         for entry in ingest.of_kind(schema.QUEUE, live.entries("silver", [hour_of])):
             found.setdefault((entry["cluster"], hour_of), []).append(entry)
-    own: dict[str, list[queue_spans.Hour]] = {}
+    own: dict[str, list[queue_windows.Hour]] = {}
     for line in coverage:
         entries = found.get((line["cluster"], schema.hour_of(line["hour_us"])), [])
         names = [field.name for field in fields(queue_rows.Hour)]
         hour = queue_rows.Hour(*(line[name] for name in names))
         files = tuple(live.here([entry["path"] for entry in entries]))
         rows = sum(entry["rows"] for entry in entries)
-        own.setdefault(line["cluster"], []).append(queue_spans.Hour(hour, files, rows))
-    for cluster, told in own.items():
+        own.setdefault(line["cluster"], []).append(queue_windows.Hour(hour, files, rows))
+    for cluster, reported in own.items():
         carry = tuple(last.get(cluster, ()))
-        if carry or any(one.rows for one in told):
-            ordered = tuple(sorted(told, key=lambda one: one.hour.hour_us))
-            yield queue_spans.Part(cluster, ordered, carry, sum(one.rows for one in told))
+        if carry or any(one.rows for one in reported):
+            ordered = tuple(sorted(reported, key=lambda one: one.hour.hour_us))
+            yield queue_windows.Part(cluster, ordered, carry, sum(one.rows for one in reported))
 
 
-def _told(last: DataFrame, covered: DataFrame) -> DataFrame:
+def _reported(last: DataFrame, covered: DataFrame) -> DataFrame:
     """Return last rows, only of hours that a cluster told of: those of others are not its own, so
     that it does not matter which clusters are made in one pass.
     """

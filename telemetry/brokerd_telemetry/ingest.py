@@ -74,7 +74,7 @@ def write_silver(
         # Tasks have about as many rows each, and a directory there when they are done.
         return f"{len(os.listdir(staged)) / len(works):.0%} of {rows:,} rows read"
 
-    with progress.told(say, so_far):
+    with progress.reported(say, so_far):
         spark.sparkContext.parallelize(works, len(works)).foreach(write)
     files: sinks.Files = {}
     bad: sinks.Files = {}
@@ -194,7 +194,7 @@ def _write(folder: Path, name: str, pending: dict[_Key, list[pyarrow.Table]]) ->
 
 def _together(tables: list[pyarrow.Table], kind: str) -> pyarrow.Table:
     """Return tables as one; queues in order of their names, so that who wants the rows of some
-    (queue_spans.py) reads no more than the pieces of the file that have them.
+    (queue_windows.py) reads no more than the pieces of the file that have them.
     """
     rows = pyarrow.concat_tables(tables, promote_options="default")
     return rows.sort_by("queue") if kind == schema.QUEUE else rows

@@ -117,18 +117,18 @@ def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
             try:
                 result = Run(options, ledger, run_id, say, warm).go()
             except Exception as error:
-                told = _in_words(options.out_dir, error)
+                reported = _in_words(options.out_dir, error)
                 # What it wrote counts for nothing, and may be what the disk is full of.
                 ledger.forget(run_id)
-                if told is error:
+                if reported is error:
                     raise
-                raise told from error
+                raise reported from error
     except OSError as error:
         # The lease itself found no room.
-        told = _in_words(options.out_dir, error)
-        if told is error:
+        reported = _in_words(options.out_dir, error)
+        if reported is error:
             raise
-        raise told from error
+        raise reported from error
     result.seconds = time.monotonic() - began
     return result
 
@@ -302,7 +302,9 @@ class Run:
         clusters: set[str] | None,
     ) -> verify.Verdicts:
         read: list[str] = []
-        with progress.told(self.say, lambda: f"{len(read):,} of {len(new):,} segments verified"):
+        with progress.reported(
+            self.say, lambda: f"{len(read):,} of {len(new):,} segments verified"
+        ):
             return verify.judge(raw_dir, new, known, clusters, read.append)
 
     def _collect(self) -> list[collect.Found | None]:
@@ -391,12 +393,12 @@ class Run:
             count = f"{len(hours)} hour{'s' if len(hours) > 1 else ''}"
             self.say(f"making the tables of {count}{of} anew")
             live = self.live.of(clusters)
-            told = recompute.observe(live, hours, batch)
+            reported = recompute.observe(live, hours, batch)
             parts = recompute.passes(live, hours)
             for number, part in enumerate(parts):
                 if number:
                     self.say(f"pass {number + 1} of {len(parts)}, from {part[0]} on")
-                recompute.recompute(spark, live, part, told, batch)
+                recompute.recompute(spark, live, part, reported, batch)
             newest = live.rows("findings", hours[-1:])
             self.result.findings += sum(row["status"] == "RAISED" for row in newest)
 

@@ -81,13 +81,13 @@ class Place:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        with self._told("prepare"):
+        with self._reported("prepare"):
             region = self._session.get_config_variable("region") or "us-east-1"
             return self._session.create_client("s3", region_name=region, config=config)
 
     def storage_options(self) -> dict[str, str]:
         """Return how programs reach the same that are told so by Rust's object_store (delta.py)."""
-        with self._told("find credentials"):
+        with self._reported("find credentials"):
             found = self._session.get_credentials()
             keys = None if found is None else found.get_frozen_credentials()
         options = {
@@ -101,7 +101,7 @@ class Place:
         return options | ({"AWS_SESSION_TOKEN": keys.token} if keys.token else {})
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _reported(self, doing: str) -> Iterator[None]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -127,7 +127,7 @@ class Place:
         asked: dict[str, Any] = {"Bucket": self.bucket, "MaxKeys": PAGE}
         asked |= {name: value for name, value in what.items() if value}
         while True:
-            with self._told("list objects"):
+            with self._reported("list objects"):
                 page: dict[str, Any] = self._client.list_objects_v2(**asked)
             yield page
             if not page.get("IsTruncated"):
@@ -138,7 +138,7 @@ class Place:
         """Return an object and its version (ETag); None if there is none."""
         from botocore.exceptions import ClientError
 
-        with self._told(f"get '{name}'"):
+        with self._reported(f"get '{name}'"):
             try:
                 answer = self._client.get_object(Bucket=self.bucket, Key=self._prefix + name)
             except ClientError as error:
@@ -151,7 +151,7 @@ class Place:
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object whose content is always the same under this name."""
-        with self._told(f"put '{name}'"):
+        with self._reported(f"put '{name}'"):
             self._client.put_object(Bucket=self.bucket, Key=self._prefix + name, Body=data)
 
     def swap(self, name: str, data: bytes, before: str | None) -> None:
@@ -159,7 +159,7 @@ class Place:
         from botocore.exceptions import ClientError
 
         condition = {"IfNoneMatch": "*"} if before is None else {"IfMatch": before}
-        with self._told(f"put '{name}'"):
+        with self._reported(f"put '{name}'"):
             try:
                 self._client.put_object(
                     Bucket=self.bucket, Key=self._prefix + name, Body=data, **condition
@@ -171,7 +171,7 @@ class Place:
 
     def delete(self, names: Collection[str]) -> None:
         """Delete objects; one that is not there is fine."""
-        with self._told("delete objects"):
+        with self._reported("delete objects"):
             for name in names:
                 self._client.delete_object(Bucket=self.bucket, Key=self._prefix + name)
 

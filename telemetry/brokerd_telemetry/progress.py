@@ -11,7 +11,7 @@ EVERY_S = 15
 
 
 @contextmanager
-def told(say: Callable[[str], None], so_far: Callable[[], str]) -> Iterator[None]:
+def reported(say: Callable[[str], None], so_far: Callable[[], str]) -> Iterator[None]:
     """Say time and again what `so_far` returns, from a thread of its own, until the block ends."""
     ended = threading.Event()
 

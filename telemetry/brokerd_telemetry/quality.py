@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet
 
 from brokerd_telemetry import ingest, verify
-from brokerd_telemetry.columns import told
+from brokerd_telemetry.columns import reported
 from brokerd_telemetry.schema import GRACE_US, HOUR_US, hour_of, hour_start_us
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def observe(live: Live, hours: Iterable[str]) -> tuple[list[NodeHour], Peers, Of
         for entry in live.entries("silver", [hour]):
             kind = ingest.kind_of(entry["path"])
             (path,) = live.here([entry["path"]])
-            rows = _columns(path, told.columns(kind))
+            rows = _columns(path, reported.columns(kind))
             if kind == "node":
                 names = _note_peers(seen.setdefault((entry["cluster"], hour_us), {}), rows)
                 off |= {(entry["cluster"], hour_us, name) for name in names}
-            for line in told.of(rows, kind).to_pylist():
+            for line in reported.of(rows, kind).to_pylist():
                 own = NodeHour(cluster=entry["cluster"], hour_us=hour_us, **line)
                 key = (own.cluster, own.node, own.boot, hour_us)
                 found[key] = own if key not in found else _both(found[key], own)
@@ -151,12 +151,12 @@ def _columns(path: str, names: list[str]) -> pyarrow.Table:
 
 def _note_peers(seen: dict[str, Span | None], rows: pyarrow.Table) -> list[str]:
     """Note when rows of members saw others up; return whose telemetry is switched off."""
-    for line in told.peers(rows).to_pylist():
+    for line in reported.peers(rows).to_pylist():
         before = seen.setdefault(line["peer"], None)
         if line["from_us"] is not None:
             span = (line["from_us"], line["until_us"])
             seen[line["peer"]] = span if before is None else _joined(before, span)
-    return told.switched_off(rows)
+    return reported.switched_off(rows)
 
 
 def _joined(one: Span, other: Span) -> Span:
@@ -209,13 +209,13 @@ def note_lost_rows(hours: Iterable[NodeHour], segments: Iterable[Mapping[str, An
     member knows of what it dropped, not of what was lost on the way.
     """
     boots = {hour.boot for hour in hours}
-    spans: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+    windows: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
     for entry in segments:
         if entry["boot"] in boots:
-            own = spans.setdefault((entry["boot"], entry["stream"]), [])
+            own = windows.setdefault((entry["boot"], entry["stream"]), [])
             own.append((entry["seq0"], entry["seq1"], entry["hour"]))
     lost: dict[tuple[str, int], int] = {}
-    for (boot, _), own in spans.items():
+    for (boot, _), own in windows.items():
         own.sort()
         reached = own[0][0] - 1
         for low, high, hour in own:
@@ -303,13 +303,15 @@ def _absent(key: tuple[str, int], node: str, span: Span) -> NodeHour:
     )  # fmt: skip
 
 
-def _note_silence(told: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], span: Span) -> None:
-    """told: a member's lines of an hour, in order.  span: when others saw it up."""
-    first, last = told[0], told[-1]
+def _note_silence(
+    reported: list[NodeHour], boots: Mapping[str, Mapping[str, Any]], span: Span
+) -> None:
+    """reported: a member's lines of an hour, in order.  span: when others saw it up."""
+    first, last = reported[0], reported[-1]
     interval_us = boots[last.boot].get("interval_us", INTERVAL_US)
     # Members do not write at the same moment, and what is near a border is slack in the books.
     grace_us = max(2 * interval_us, GRACE_US)
-    begin_us = min(hour.first_us for hour in told)
+    begin_us = min(hour.first_us for hour in reported)
     # One that began in this hour told nothing before because there was nothing.
     if begin_us - span[0] > grace_us and boots[first.boot]["first_us"] < begin_us:
         first.silent.append((span[0], begin_us))

@@ -92,7 +92,7 @@ def observe(live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
 
 
 def recompute(
-    spark: SparkSession, live: Live, hours: list[str], told: list[NodeHour], batch: Batch
+    spark: SparkSession, live: Live, hours: list[str], reported: list[NodeHour], batch: Batch
 ) -> None:
     """Make all tables of these clusters and hours, and let the manifest say so.
 
@@ -100,20 +100,20 @@ def recompute(
     """
     manifest = live.manifest
     starts_us = {schema.hour_start_us(hour) for hour in hours}
-    observed = [one for one in told if one.hour_us in starts_us]
+    observed = [one for one in reported if one.hour_us in starts_us]
     coverage = quality.coverage(observed)
 
     def write(name: str, inputs: Inputs) -> sinks.Files:
         frame = gold.make(name, inputs, hours)
         if frame is None:
             return {}
-        with _told(batch, name) as count:
+        with _reported(batch, name) as count:
             files = sinks.write_table(frame, live.out_dir, name, batch.run_id, 1)
             count.append(sum(entry["rows"] for own in files.values() for entry in own))
         return files
 
     def queues_of() -> Queues:
-        with _told(batch, "what queues did, of which tables are made"):
+        with _reported(batch, "what queues did, of which tables are made"):
             return gold.queues_of(spark, live, hours, coverage, batch.run_id)
 
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
@@ -130,7 +130,7 @@ def recompute(
 
 
 @contextmanager
-def _told(batch: Batch, what: str) -> Iterator[list[int]]:
+def _reported(batch: Batch, what: str) -> Iterator[list[int]]:
     """Say how long a table took, and how many rows it has, which the block notes."""
     began = time.monotonic()
     count: list[int] = []
@@ -143,7 +143,7 @@ def _driver_tables(live: Live, observed: list[NodeHour], hours: list[str], batch
     """Make the small tables that the driver computes itself, each from those before it."""
 
     def put(table: str, lines: list[findings.Row], schema: object) -> None:
-        with _told(batch, table) as count:
+        with _reported(batch, table) as count:
             written = sinks.write_rows(lines, schema, live.out_dir, table, batch.run_id)
             count.append(len(lines))
         live.manifest.replace_hours(table, hours, written, live.clusters)

@@ -166,7 +166,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         books=books.values(),
         quality=quality,
         unseen=unseen,
-        untold=report_sums.untold(audit),
+        unreported=report_sums.unreported(audit),
         until_us=manifest.as_of_us(clusters),
     )
     return page.document(", ".join(clusters), head, sections, manifest.run_id)
@@ -290,14 +290,14 @@ def _limits(minutes: Minutes, rows: Callable[[str], list[Row]], hours: list[str]
         return f"{drawn}<p>No forecast is old enough to be graded.</p>"
     off = median(abs(row["error"]) for row in scores)
     outcomes = [row["outcome"] for row in scores]
-    told = ", ".join(
+    reported = ", ".join(
         f"{outcomes.count(name)} {meaning}"
         for name, meaning in (("hit", "right"), ("false", "false alarms"), ("missed", "missed"))
         if name in outcomes
     )
     count = f"{len(scores):,} forecast{'s' if len(scores) > 1 else ''}"
     text = f"{count} graded an hour later: {off:.1%} of the limit off in the median"
-    return f"{drawn}<p>{text}{f'; of those that said full, {told}' if told else ''}.</p>"
+    return f"{drawn}<p>{text}{f'; of those that said full, {reported}' if reported else ''}.</p>"
 
 
 def _consumers(rows: list[Row]) -> str:

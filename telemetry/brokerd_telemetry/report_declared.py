@@ -40,10 +40,10 @@ def policies(rows: list[Row]) -> str:
     """Return the section on policies as they were in the last hour that is known, those that are
     of no use first, and how much is under none.
     """
-    told = newest(rows)
-    if not told:
+    reported = newest(rows)
+    if not reported:
         return page.empty("It is not known what is declared.")
-    own = [row for row in told if row["policy"] is not None]
+    own = [row for row in reported if row["policy"] is not None]
     lines = [
         (
             row["policy"], row["vhost"], row["policy_kind"].replace("_", " "),
@@ -62,7 +62,7 @@ def policies(rows: list[Row]) -> str:
         (row["vhost"] or "", _kind(row["object_kind"]), f"{row['objects']:,}",
          f"{row['without_policy'] or 0:,}")
         for row in sorted(
-            (row for row in told if row["policy"] is None),
+            (row for row in reported if row["policy"] is None),
             key=lambda row: (row["vhost"], row["object_kind"]),
         )
     ]  # fmt: skip
@@ -76,8 +76,8 @@ def exchanges(rows: list[Row]) -> str:
     """Return the section on exchanges that nobody publishes to or that lead nowhere, as of the last
     hour with any.
     """
-    told = newest(rows)
-    if not told:
+    reported = newest(rows)
+    if not reported:
         return page.nothing("No exchange is known to be idle or without a binding.")
     lines = [
         (
@@ -86,7 +86,7 @@ def exchanges(rows: list[Row]) -> str:
             page.badge("leads nowhere", "bad") if row["is_unbound"] else "",
         )
         for row in sorted(
-            told,
+            reported,
             key=lambda row: (-(row["idle_in_s"] or 0), row["vhost"], row["exchange"]),
         )
     ]  # fmt: skip

@@ -95,7 +95,7 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> str:
 
 def head(
     clusters: str, hours: list[str], findings: list[Row], found: Fates, books: Collection[Book],
-    quality: list[Row], unseen: str = "", untold: int = 0, until_us: int = 0,
+    quality: list[Row], unseen: str = "", unreported: int = 0, until_us: int = 0,
 ) -> str:  # fmt: skip
     """Return the page's header.  unseen: what it could not see, in words; untold: of in_words;
     until_us: when the newest row ends.
@@ -128,7 +128,7 @@ def head(
     not_seen = f'<p class="verdict warn">? {escape(unseen)}</p>' if unseen else ""
     return (
         f"<header><h1>{escape(clusters)}</h1>{not_seen}{verdict}"
-        f"<p>{escape(in_words(found, bool(unseen), untold))}</p><p>{escape(span)}</p>"
+        f"<p>{escape(in_words(found, bool(unseen), unreported))}</p><p>{escape(span)}</p>"
         f"{tiles(figures)}</header>"
     )
 
@@ -168,7 +168,7 @@ def unseen(quality: Iterable[Row], absent: Mapping[str, str]) -> str:
 def _whys(quality: Iterable[Row]) -> list[str]:
     """Return why hours of members are not known whole; silence from hour to hour is one span."""
     found: set[str] = set()
-    spans: list[tuple[str, datetime, datetime]] = []
+    windows: list[tuple[str, datetime, datetime]] = []
     for row in sorted(quality, key=lambda row: (row["node"], row["window_start"])):
         why = row.get("why") or ""
         silence = _SILENCE.fullmatch(why)
@@ -176,10 +176,10 @@ def _whys(quality: Iterable[Row]) -> list[str]:
             found.add(why)
             continue
         begin, end = (_near(row["window_start"], clock) for clock in silence.groups())
-        if spans and spans[-1][0] == row["node"] and spans[-1][2] == begin:
-            begin = spans.pop()[1]
-        spans.append((row["node"], begin, end))
-    for node, begin, end in spans:
+        if windows and windows[-1][0] == row["node"] and windows[-1][2] == begin:
+            begin = windows.pop()[1]
+        windows.append((row["node"], begin, end))
+    for node, begin, end in windows:
         day = "" if end - begin < timedelta(days=1) else "%m-%d "
         found.add(f"{node} silent {begin:{day}%H:%M}-{end:{day}%H:%M}")
     return sorted(found - {""})
@@ -214,7 +214,7 @@ def _verdict(
     return f'<p class="verdict {kind}">! {escape(", ".join(parts))}: {link}</p>'
 
 
-def in_words(found: Fates, is_partial: bool = False, untold: int = 0) -> str:
+def in_words(found: Fates, is_partial: bool = False, unreported: int = 0) -> str:
     """Return the first line.  is_partial: not all was seen.  untold: so many more than exchanges
     tell of queues took.
     """
@@ -232,8 +232,8 @@ def in_words(found: Fates, is_partial: bool = False, untold: int = 0) -> str:
     ]
     least = "at least " if is_partial else ""
     more = acked = ""
-    if is_partial and untold:
-        more = f" (queues took {untold:,} more copies than are known to have come)"
+    if is_partial and unreported:
+        more = f" (queues took {unreported:,} more copies than are known to have come)"
     if is_partial and found.acknowledged > found.delivered:
         acked = f" ({found.acknowledged:,} were acknowledged)"
     text = (

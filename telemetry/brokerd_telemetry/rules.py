@@ -201,9 +201,9 @@ def _unread(row: Row, unread_s: float, why: str) -> Hit:
 
 
 def _stalled(row: Row, _: Facts) -> Iterable[Hit]:
-    is_told = (row["seconds"] or 0) >= UNREAD_S
+    is_reported = (row["seconds"] or 0) >= UNREAD_S
     is_held = row["ready_last"] and row["unacked_last"] and row["consumers_min"]
-    if is_told and is_held and not row["ack"] and not row["gone"]:
+    if is_reported and is_held and not row["ack"] and not row["gone"]:
         yield Hit(
             "queue", row["vhost"], row["queue"], row["unacked_last"], 0,
             f"{row['unacked_last']:,} messages are with consumers that settled none in "

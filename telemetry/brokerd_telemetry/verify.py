@@ -245,12 +245,12 @@ def _cut_overlaps(verdicts: Verdicts, known: dict[str, dict[str, Any]]) -> None:
 
     Row-level de-duplication costs more than all the rest (design/telemetry.md §3.3); ranges tell.
     """
-    spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    windows: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for entry in known.values():
         key = (entry["boot"], entry["stream"])
-        spans.setdefault(key, []).append((entry["seq0"], entry["seq1"]))
+        windows.setdefault(key, []).append((entry["seq0"], entry["seq1"]))
     for segment in sorted(verdicts.fresh, key=lambda item: (item.boot, item.stream, item.seq0)):
-        others = spans.setdefault((segment.boot, segment.stream), [])
+        others = windows.setdefault((segment.boot, segment.stream), [])
         # A late segment that lies wholly between known ones fills a gap; true overlaps are cut.
         reached = [high for low, high in others if low <= segment.seq0 <= high]
         if reached:

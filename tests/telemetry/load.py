@@ -99,13 +99,13 @@ def queue_hours(raw: Path) -> list[tuple[Any, ...]]:
     counts = [name for counter in COUNTERS for name in (counter, f"c_{counter}")]
     types = ", ".join(f"{name}: 'BIGINT'" for name in (*keys, *counts))
     sums = ", ".join(f"sum(s_{name})" for name in COUNTERS)
-    steps = ", ".join(
+    deltas = ", ".join(
         f"coalesce(c_{name}, 0) - coalesce(lag(coalesce(c_{name}, 0)) OVER w, c_{name} - {name}, 0)"
         f" AS s_{name}"
         for name in COUNTERS
     )
     return duckdb.execute(
-        f"WITH s AS (SELECT queue, t0, {steps} FROM read_json($1, format = 'newline_delimited', "
+        f"WITH s AS (SELECT queue, t0, {deltas} FROM read_json($1, format = 'newline_delimited', "
         f"columns = {{k: 'VARCHAR', queue: 'VARCHAR', {types}}}) WHERE k = 'queue' "
         "WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)) "
         f"SELECT t0 // 3600000000 AS hour, queue, {sums} FROM s GROUP BY 1, 2",

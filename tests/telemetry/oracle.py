@@ -69,14 +69,14 @@ class Oracle:
 
     def queue_hours(self) -> list[tuple[Any, ...]]:
         """(hour, queue, each counter, last ready): differences of cumulative counters."""
-        steps = ", ".join(
+        deltas = ", ".join(
             f"CASE WHEN lag(c_{name}) OVER w IS NULL THEN {name} "
             f"ELSE c_{name} - lag(c_{name}) OVER w END AS s_{name}"
             for name in _COUNTERS
         )
         sums = ", ".join(f"sum(s_{name})::BIGINT" for name in _COUNTERS)
         return self.query(
-            f"WITH s AS (SELECT *, {steps} FROM rows WHERE k = 'queue' "
+            f"WITH s AS (SELECT *, {deltas} FROM rows WHERE k = 'queue' "
             "WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)) "
             f"SELECT {_HOUR} AS hour, queue, {sums}, "
             "arg_max(ready, t1)::BIGINT, max(ready)::BIGINT FROM s GROUP BY 1, 2"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow
 from brokerd_telemetry import ingest, quality, schema, sources, verify
-from brokerd_telemetry.columns import lasts, lines, spans, steps, told
+from brokerd_telemetry.columns import deltas, last_rows, lines, reported, windows
 from brokerd_telemetry.tables.audit import SILENCE_US
 
 from brokerd.telemetry.counters import EXCHANGE_COUNTERS
@@ -55,16 +55,16 @@ def audit(raw: Path, now_us: int) -> Books:
     quality.note_boots(boots, books.nodes, verdicts.fresh, leads_us)
     quality.note_lost_rows(books.nodes, [segment.entry() for segment in verdicts.fresh])
     quality.judge(books.nodes, boots, seen, off)
-    carry = lasts.ROWS.empty_table()
+    carry = last_rows.ROWS.empty_table()
     covered = {line["hour_us"]: line for line in quality.coverage(books.nodes)}
     for hour_us in hours:
         line = covered[hour_us]
         books.unseen[hour_us] = line["unseen"]
-        own = steps.in_order(
-            _columns(rows, schema.QUEUE, hour_us, steps.ROWS), carry.select(steps.ROWS.names)
+        own = deltas.in_order(
+            _columns(rows, schema.QUEUE, hour_us, deltas.ROWS), carry.select(deltas.ROWS.names)
         )
-        made = spans.of(steps.of(own, line["start_us"], line["end_us"]), "c")
-        carry = lasts.of(own, made.groups, carry, hour_us - schema.CARRY_US)
+        made = windows.of(deltas.of(own, line["start_us"], line["end_us"]), "c")
+        carry = last_rows.of(own, made.groups, carry, hour_us - schema.CARRY_US)
         books.queues += made.hours.to_pylist()
         groups = made.groups.to_pylist()
         exchanges = _columns(rows, "exchange", hour_us, _EXCHANGES).to_pylist()
@@ -115,14 +115,14 @@ def _columns(rows: Rows, kind: str, hour_us: int, wanted: pyarrow.Schema) -> pya
 def _told_columns(rows: Rows, kind: str, hour_us: int) -> pyarrow.Table:
     whole = ingest.whole_schema()
     return _columns(
-        rows, kind, hour_us, pyarrow.schema([whole.field(name) for name in told.columns(kind)])
+        rows, kind, hour_us, pyarrow.schema([whole.field(name) for name in reported.columns(kind)])
     )
 
 
 def _observed(rows: Rows) -> list[quality.NodeHour]:
     found: dict[tuple[str, str, int], quality.NodeHour] = {}
     for kind, hour_us in rows:
-        for line in told.of(_told_columns(rows, kind, hour_us), kind).to_pylist():
+        for line in reported.of(_told_columns(rows, kind, hour_us), kind).to_pylist():
             own = quality.NodeHour(cluster="c", hour_us=hour_us, **line)
             key = (own.node, own.boot, hour_us)
             found[key] = own if key not in found else quality._both(found[key], own)

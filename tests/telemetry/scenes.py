@@ -32,7 +32,7 @@ class Stage:
     queues: dict[tuple[str, str], fleet.Queue] = field(default_factory=dict)
     links: LinkRows = field(default_factory=LinkRows)
     #: Links and shovels by minute of the step.
-    told: list[list[dict[str, Any]]] = field(default_factory=lambda: [[] for _ in range(10)])
+    reported: list[list[dict[str, Any]]] = field(default_factory=lambda: [[] for _ in range(10)])
     figures: dict[str, int] = field(default_factory=dict)
     is_silent: bool = False
 
@@ -93,7 +93,7 @@ class Stage:
                 "status": "running", "error": "", "type": "exchange", "upstream": "up",
                 "exchange": "x", "queue": "", "backlog": 0, "backlog_age_ms": 3000}  # fmt: skip
         for minute in minutes:
-            self.told[minute].append(base | row)
+            self.reported[minute].append(base | row)
 
     def count(self, name: str, n: int) -> int:
         """Add to a figure of a link of the scene."""
@@ -105,7 +105,7 @@ class Stage:
         """Take all rows of the step."""
         t1_us = self.t0_us + STEP_US
         self.node.now_us = t1_us
-        for minute, links in enumerate(self.told):
+        for minute, links in enumerate(self.reported):
             at_us = self.t0_us + minute * MINUTE_US
             self.node.rows["sample"] += self.links.rows(links, at_us, at_us + MINUTE_US)
             links.clear()

@@ -26,7 +26,7 @@ def test_the_job_knows_every_counter_of_a_queue_and_no_other() -> None:
 
 
 def test_the_job_reads_every_field_of_a_queues_row() -> None:
-    """What a member adds to a row must be in the job's list, too (ADR 57)."""
+    """What a member adds to a row must be in the job's list, too (ADR 55)."""
     queue = fleet.Queue(1, "q", max_length=9, at_least_once=True, pending=1, letter_age_ms=7)
     queue.counters = dict.fromkeys(queue_state.COUNTERS, 5)
     queue.ready = queue.unacked = 3
@@ -34,7 +34,7 @@ def test_the_job_reads_every_field_of_a_queues_row() -> None:
     options = replace(queue.options(), max_length_bytes=1, message_ttl_ms=1)
     status = fleet.GroupState(1, {"a": 0})
 
-    def told(at_us: int) -> set[str]:
+    def reported(at_us: int) -> set[str]:
         (row,) = rows.rows(queue, queue.overview(at_us), options, status, 0, at_us)
         return set(row)
 
@@ -43,7 +43,7 @@ def test_the_job_reads_every_field_of_a_queues_row() -> None:
         return set(rows.last_row(queue, overview, options, status, 0, now_us, is_expired, 1))
 
     # The others are the segment's.
-    found = told(now_us) | told(now_us + HEARTBEAT_US) | last(True) | last(False)
+    found = reported(now_us) | reported(now_us + HEARTBEAT_US) | last(True) | last(False)
     assert found == set(schema.QUEUE_ROW.fieldNames()) - {
         "v", "seq", "skew_ms",
     }  # fmt: skip

@@ -199,8 +199,8 @@ def test_without_the_package_nothing_is_begun(
 def test_trino_is_told_where_tables_are(tables: Tables) -> None:
     tables.manifest.tables["silver"] = {HOURS[0]: [{"path": "silver/x", "cluster": "a"}]}
     tables.manifest.tables["empty"] = {}
-    told = delta.trino_sql("/it's here", tables.live()).decode().splitlines()
-    assert [line for line in told if not line.startswith("--")] == [
+    reported = delta.trino_sql("/it's here", tables.live()).decode().splitlines()
+    assert [line for line in reported if not line.startswith("--")] == [
         "CREATE SCHEMA IF NOT EXISTS brokerd WITH (location = 'file:///it''s here/gold');",
         "CALL system.register_table('brokerd', 'audit_1h', 'file:///it''s here/gold/audit_1h');",
     ]
@@ -245,5 +245,5 @@ def test_a_run_keeps_the_logs_of_all_its_tables(tmp_path: Path) -> None:
     for place, anew in ((out, False), (moved, True)):
         if anew:
             run_command("report", "--out", str(moved))
-        told = (moved / "publish" / "trino.sql").read_text()
-        assert f"'brokerd', 'queue_1h', 'file://{place}/gold/queue_1h'" in told
+        reported = (moved / "publish" / "trino.sql").read_text()
+        assert f"'brokerd', 'queue_1h', 'file://{place}/gold/queue_1h'" in reported

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from brokerd_telemetry import findings, gold, queue_spans, rules, schema, sinks
+from brokerd_telemetry import findings, gold, queue_windows, rules, schema, sinks
 from brokerd_telemetry.findings import Standing
 from brokerd_telemetry.manifest import Manifest
 from brokerd_telemetry.rules import Facts, Hit
@@ -27,13 +27,13 @@ LETTERS = pyarrow.schema(
 
 
 def states(hits: Container[int], windows: int = 2) -> list[str]:
-    told, standing = [], None
+    reported, standing = [], None
     for number, hour in enumerate(HOURS):
         hit = HIT if number in hits else None
         standing = findings.step(standing, hit, windows, schema.hour_start_us(hour))
         if standing is not None:
-            told.append(f"{hour[-2:]} {standing.status}")
-    return told
+            reported.append(f"{hour[-2:]} {standing.status}")
+    return reported
 
 
 def test_a_finding_is_raised_in_its_second_hour_and_clear_after_three() -> None:
@@ -83,8 +83,8 @@ class Tables:
     def hour(self, hour: str, *queues: str, clusters: tuple[str, ...] = ("c",)) -> None:
         """An hour in which letters of these queues were lost."""
         quality = {"rows": 1, "gap_rows": 0, "bad_rows": 0, "completeness": 1.0, "node": "n"}
-        told = [{"cluster": cluster, **quality} for cluster in clusters]
-        self.put("data_quality_1h", hour, gold.QUALITY_SCHEMA, *told)
+        reported = [{"cluster": cluster, **quality} for cluster in clusters]
+        self.put("data_quality_1h", hour, gold.QUALITY_SCHEMA, *reported)
         letters = {"vhost": "/", "dlx": "dlx", "outcome": "dlx_missing", "lost": 3}
         lost = [{"cluster": "c", "queue": queue, **letters} for queue in queues]
         self.put("deadletter_1h", hour, LETTERS, *lost)
@@ -105,11 +105,11 @@ class Tables:
 def test_a_finding_is_remembered_from_run_to_run(tmp_path: Path) -> None:
     """Each hour by a run of its own; the hours before it are not looked at again."""
     tables = Tables(tmp_path)
-    told = []
+    reported = []
     for number, hour in enumerate(HOURS):
         tables.hour(hour, *(["q"] if number in (1, 2) else []))
-        told += tables.run(hour)
-    assert told == [
+        reported += tables.run(hour)
+    assert reported == [
         ("01", "q", "RAISED", "01"), ("02", "q", "RAISED", "01"), ("03", "q", "RAISED", "01"),
         ("04", "q", "RAISED", "01"), ("05", "q", "CLEAR", "01"),
     ]  # fmt: skip
@@ -177,7 +177,13 @@ def test_messages_dropped_for_the_default_limit_are_a_finding_with_advice() -> N
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: str(rule.id))
 def test_each_rule_reads_a_table_that_is_made(rule: rules.Rule) -> None:
-    made = {*gold.TABLES, queue_spans.MINUTES, queue_spans.HOURS, "data_quality_1h", "dlx_cycle_1h"}
+    made = {
+        *gold.TABLES,
+        queue_windows.MINUTES,
+        queue_windows.HOURS,
+        "data_quality_1h",
+        "dlx_cycle_1h",
+    }
     assert rule.table in made
     assert rule.severity in ("critical", "warning", "info")
 

@@ -196,9 +196,9 @@ def test_a_fleet_in_one_run_and_on_after_its_disk_is_lost(world: World, tmp_path
         {"cluster_of": name, "enq_sum": count}
         for name, count in ((PULLED, 30), (DIRECTORY, 10), (BUCKETED, 25))
     ]
-    told = tables.get("publish/trino.sql")
-    assert told is not None
-    assert f"'{tables.url}/gold/queue_1h'".encode() in told[0]
+    reported = tables.get("publish/trino.sql")
+    assert reported is not None
+    assert f"'{tables.url}/gold/queue_1h'".encode() in reported[0]
 
 
 def one_listing_per_prefix(storage: ObjectServer) -> None:
@@ -232,9 +232,9 @@ def pages_are_there_and_apart(publish: Path, member: Member) -> None:
     own = member.results["report.html"].decode()
     assert "<h1>eu/billing</h1>" in own
     assert "us/shop" not in own
-    told = json.loads(member.results["findings.json"])["findings"]
-    assert {item["cluster"] for item in told} == {PULLED}
-    assert "DL-LOST" in {item["rule"] for item in told}
+    reported = json.loads(member.results["findings.json"])["findings"]
+    assert {item["cluster"] for item in reported} == {PULLED}
+    assert "DL-LOST" in {item["rule"] for item in reported}
 
 
 def fetch_all(manifest: Manifest, out: Path) -> None:

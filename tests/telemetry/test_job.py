@@ -536,8 +536,9 @@ def test_passes_of_an_hour_each_make_the_same_tables(done: Done, tmp_path: Path)
     much for a task by several, some queues each.
     """
     program = (
-        "from brokerd_telemetry import commands, queue_spans, recompute; recompute.PASS_ROWS = 1; "
-        "queue_spans.PART_ROWS = 100; queue_spans.TASK_ROWS_MIN = 150; commands.telemetry()"
+        "from brokerd_telemetry import commands, queue_windows, recompute; "
+        "recompute.PASS_ROWS = 1; queue_windows.PART_ROWS = 100; "
+        "queue_windows.TASK_ROWS_MIN = 150; commands.telemetry()"
     )
     passes = subprocess.run(
         [sys.executable, "-c", program, "run", "--raw", str(done.raw), "--out", str(tmp_path)],

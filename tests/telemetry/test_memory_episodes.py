@@ -58,8 +58,11 @@ def test_an_episode_has_its_limit_and_its_users(tmp_path: Path) -> None:
 def test_the_parts_of_each_members_memory_are_kept(tmp_path: Path) -> None:
     """Last and highest by member and part; a member that does not tell them is none the worse."""
     raw, out = tmp_path / "raw", tmp_path / "out"
-    told = [{"code": 60 * MIB, "quorum_queues": 9 * MIB}, {"code": 60 * MIB, "quorum_queues": MIB}]
-    for name, boot, all_parts in (("n0", 0xB0, told), ("older", 0xB1, [{}, {}])):
+    reported = [
+        {"code": 60 * MIB, "quorum_queues": 9 * MIB},
+        {"code": 60 * MIB, "quorum_queues": MIB},
+    ]
+    for name, boot, all_parts in (("n0", 0xB0, reported), ("older", 0xB1, [{}, {}])):
         node = fleet.Node(raw, "test/parts", name, boot, [])
         node.boot_event(fleet.BEGIN_US, "start")
         at_us = fleet.BEGIN_US

@@ -46,7 +46,7 @@ def minutes(queue: str = "q") -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_lanes_join_what_lasts_and_put_trouble_first() -> None:
+def test_rows_join_what_lasts_and_put_trouble_first() -> None:
     blocked = {"user": "web", "cause": "memory", "spans": [
         {"start_us": (BEGIN_S + 60) * 1e6, "end_us": (BEGIN_S + 90) * 1e6, "conn": "c1",
          "blocked_ms": 30_000}]}  # fmt: skip

@@ -72,8 +72,8 @@ def test_no_row_of_a_member_with_a_wrong_clock_is_lost(tmp_path: Path, trouble: 
     _, books = played(tmp_path, 1, trouble, "")
     assert books.bad_rows == 0
     hours = {fleet.BEGIN_US + hour * fleet.HOUR_US for hour in range(2)}
-    told = {(node.node, node.hour_us) for node in books.nodes if node.boot}
-    assert told == {(name, hour_us) for name in worlds.MEMBERS for hour_us in hours}
+    reported = {(node.node, node.hour_us) for node in books.nodes if node.boot}
+    assert reported == {(name, hour_us) for name in worlds.MEMBERS for hour_us in hours}
     expected_s = worlds.SKEWS_MS[trouble] / 1000
     assert {node.skew_s for node in books.nodes} == {0.0, expected_s}
 

@@ -22,7 +22,7 @@ def test_it_is_told_while_the_step_goes_on_and_not_after(monkeypatch: pytest.Mon
             twice.set()
 
     def step() -> None:
-        with progress.told(say, lambda: "half"):
+        with progress.reported(say, lambda: "half"):
             assert twice.wait(10)
             raise ValueError("the step's own")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow
 import pytest
 from brokerd_telemetry import quality, rules
-from brokerd_telemetry.columns import told
+from brokerd_telemetry.columns import reported
 from brokerd_telemetry.quality import NodeHour
 from brokerd_telemetry.rules import Facts
 
@@ -176,11 +176,12 @@ def test_rows_name_when_each_peer_was_up() -> None:
         }
     )
     found = {
-        line["peer"]: (line["from_us"], line["until_us"]) for line in told.peers(rows).to_pylist()
+        line["peer"]: (line["from_us"], line["until_us"])
+        for line in reported.peers(rows).to_pylist()
     }
     assert found == {"b": (10, 30), "c": (10, 20), "d": (None, None)}
     off = pyarrow.array([["c"], None, ["c"]], names)
-    assert told.switched_off(rows.append_column("peers_off", off)) == ["c"]
+    assert reported.switched_off(rows.append_column("peers_off", off)) == ["c"]
 
 
 def test_rows_that_no_segment_has_are_lost_though_no_member_says_so() -> None:

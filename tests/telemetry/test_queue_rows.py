@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from brokerd_telemetry.columns import queue_rows, spans
+from brokerd_telemetry.columns import queue_rows, windows
 
 from tests.telemetry import fleet
 
@@ -21,7 +21,7 @@ SPAN = {
 
 def hour(**changes: Any) -> dict[str, Any]:
     """The row of an hour with one span."""
-    span = pyarrow.Table.from_pylist([SPAN | changes], spans.SCHEMA)
+    span = pyarrow.Table.from_pylist([SPAN | changes], windows.SCHEMA)
     [row] = queue_rows.hours(span, HOUR, "run").to_pylist()
     return row
 
@@ -33,7 +33,7 @@ def test_rates_are_over_the_time_that_was_told_and_nothing_is_divided_by_nothing
     assert (row["redelivery_ratio"], row["completeness"], row["run_id"]) == (None, 0.5, "run")
     assert row["window_start"].timestamp() * 1e6 == BEGIN_US
     [minute] = queue_rows.minutes(
-        pyarrow.Table.from_pylist([SPAN], spans.SCHEMA), HOUR, "run"
+        pyarrow.Table.from_pylist([SPAN], windows.SCHEMA), HOUR, "run"
     ).to_pylist()
     assert (minute["seconds"], minute["in_rate"]) == (60.0, 120.0)
     assert "unread_s" not in minute
@@ -61,6 +61,6 @@ def test_messages_are_unread_while_nobody_takes_any(
 
 
 def test_of_no_spans_there_are_no_rows() -> None:
-    nothing = spans.SCHEMA.empty_table()
+    nothing = windows.SCHEMA.empty_table()
     assert queue_rows.hours(nothing, HOUR, "run").num_rows == 0
     assert queue_rows.minutes(nothing, HOUR, "run").schema.field("window_start").type.tz == "UTC"

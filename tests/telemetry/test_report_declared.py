@@ -50,12 +50,12 @@ def test_where_nobody_told_it_says_so() -> None:
 
 
 def test_exchanges_that_are_idle_longest_come_first() -> None:
-    told = {"window_start": NOW, "vhost": "/", "xtype": "topic", "bindings": 0}
+    reported = {"window_start": NOW, "vhost": "/", "xtype": "topic", "bindings": 0}
     page = report_declared.exchanges(
         [
-            {**told, "exchange": "inner", "is_unbound": True, "idle_in_s": None},
-            {**told, "exchange": "<x>", "is_unbound": False, "idle_in_s": 7200.0},
-            {**told, "exchange": "old", "is_unbound": True, "idle_in_s": 15 * 86_400.0},
+            {**reported, "exchange": "inner", "is_unbound": True, "idle_in_s": None},
+            {**reported, "exchange": "<x>", "is_unbound": False, "idle_in_s": 7200.0},
+            {**reported, "exchange": "old", "is_unbound": True, "idle_in_s": 15 * 86_400.0},
         ]
     )
     assert page.index("15.0 days") < page.index("&lt;x&gt;") < page.index("others lead to it")

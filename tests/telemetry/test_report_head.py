@@ -59,7 +59,7 @@ def test_where_nothing_is_lost_it_says_so() -> None:
 def test_totals_of_what_was_not_seen_whole_are_the_least() -> None:
     found = report_head.fates([usage("web", **{"in": 3498}, out=3)], [], [], 7, acknowledged=5)
     assert "acknowledged" not in report_head.in_words(found)
-    assert report_head.in_words(found, is_partial=True, untold=300) == (
+    assert report_head.in_words(found, is_partial=True, unreported=300) == (
         "Clients published at least 3,498 messages (queues took 300 more copies than are known to "
         "have come), at least 3 were delivered (5 were acknowledged), 7 went with "
         "queues that were deleted or expired, none is known to be lost."

@@ -50,7 +50,7 @@ def test_books(audit: list[dict[str, Any]], shown: int) -> None:
 
 @given(st.lists(AUDIT, max_size=12))
 def test_untold(audit: list[dict[str, Any]]) -> None:
-    found = report_sums.untold(pyarrow.Table.from_pylist(audit, report.AUDIT))
+    found = report_sums.unreported(pyarrow.Table.from_pylist(audit, report.AUDIT))
     rows = [row for row in audit if row["equation"] == "copies" and not row["judged"]]
     assert found == sum(max(0, row["counted"] - row["expected"]) for row in rows)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from brokerd_telemetry import ingest, session
-from brokerd_telemetry.columns import spans
+from brokerd_telemetry.columns import windows
 from brokerd_telemetry.tables import usage
 from brokerd_telemetry.tables.inputs import Inputs, Queues
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -34,7 +34,7 @@ def test_hours_of_both_versions_are_billed(tmp_path: Path) -> None:
             [("c", fleet.BEGIN_US, fleet.BEGIN_US, fleet.BEGIN_US + fleet.HOUR_US)],
             "cluster string, hour_us long, start_us long, end_us long",
         )
-        active = spark.createDataFrame([], from_arrow_schema(spans.SCHEMA))
+        active = spark.createDataFrame([], from_arrow_schema(windows.SCHEMA))
         did = Queues(*[active] * len(fields(Queues)))
         earlier, later = str(tmp_path / "earlier"), str(tmp_path / "later")
         for path, column, stored in (

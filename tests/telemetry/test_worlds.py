@@ -89,8 +89,8 @@ def test_a_member_whose_telemetry_is_off_is_named_once(done: Done) -> None:
 
 
 def test_each_table_is_told_of_with_its_rows_and_its_time(done: Done) -> None:
-    told = re.findall(r"^telemetry: (\w+): ([\d,]+) rows, [\d.]+ s$", done.said, re.MULTILINE)
-    counts = {name: int(count.replace(",", "")) for name, count in told}
+    reported = re.findall(r"^telemetry: (\w+): ([\d,]+) rows, [\d.]+ s$", done.said, re.MULTILINE)
+    counts = {name: int(count.replace(",", "")) for name, count in reported}
     assert counts.keys() >= {"audit_1h", "fates_1h", "usage_1h", "data_quality_1h", "findings"}
     for name in ("audit_1h", "fates_1h", "findings"):
         assert query(done.out, f"SELECT count(*) FROM {name}") == [(counts[name],)]
@@ -173,8 +173,8 @@ def test_a_clock_that_is_wrong_is_found_and_its_rows_stand_where_they_belong(
     rows = done.of(trouble, "SELECT hour(window_start), count(DISTINCT node), min(completeness), "
                    "sum(bad_rows) FROM data_quality_1h WHERE {where} GROUP BY 1")  # fmt: skip
     assert rows == [(14, 3, 1.0, 0), (15, 3, 1.0, 0)]
-    told = done.of(trouble, 'SELECT sum("in") FROM usage_1h WHERE {where}')
-    assert told == [(world.published,)]
+    reported = done.of(trouble, 'SELECT sum("in") FROM usage_1h WHERE {where}')
+    assert reported == [(world.published,)]
     found = done.of(trouble, "SELECT DISTINCT rule, value FROM findings WHERE {where} "
                     "AND rule LIKE 'TELE%'")  # fmt: skip
     assert found == [("TELE-CLOCK", skew_s)]

@@ -60,10 +60,10 @@ class Queue(fleet.Queue):
 
     def overview(self, now_us: int) -> dict[str, Any]:
         """Return what is told."""
-        told = super().overview(now_us)
+        reported = super().overview(now_us)
         for name, more in self.lies.items():
-            (told if name in told else told["counters"])[name] += more
-        return told
+            (reported if name in reported else reported["counters"])[name] += more
+        return reported
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow
 import pyarrow.compute as pc
 
-from brokerd_telemetry.columns.steps import Columns, real, whole
+from brokerd_telemetry.columns.deltas import Columns, real, whole
 from brokerd_telemetry.schema import ENDS, QUEUE_COUNTERS
 
 #: By the name of a column of both tables, that of a span's it is.
@@ -50,18 +50,18 @@ class Hour:
     completeness: float
 
 
-def minutes(spans: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
+def minutes(windows: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
     """Return queue_1m."""
-    return _named(_rows(spans, 60.0), hour, run_id)
+    return _named(_rows(windows, 60.0), hour, run_id)
 
 
-def hours(spans: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
+def hours(windows: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
     """Return queue_1h; rates are over the part of the hour that the cluster was seen in.
 
     unread_s: how long at its end messages had waited while nobody took any and nobody consumed.
     """
-    own = {name: whole(spans[name]) for name in ("taken_us", "t1_max")}
-    rows = _rows(spans, hour.seconds)
+    own = {name: whole(windows[name]) for name in ("taken_us", "t1_max")}
+    rows = _rows(windows, hour.seconds)
     # A row that did not come said the same as the last one, whose message has aged since.
     aged_us = pc.subtract(hour.end_us, own["t1_max"])
     waited_us = pc.add(pc.multiply(rows["head_age_ms_last"], 1000), aged_us)
@@ -72,14 +72,14 @@ def hours(spans: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
     return _named(rows, hour, run_id)
 
 
-def _rows(spans: pyarrow.Table, seconds: float) -> Columns:
-    rows = {name: whole(spans[column]) for name, column in _SAME.items()}
-    told_us = whole(spans["told_us"])
+def _rows(windows: pyarrow.Table, seconds: float) -> Columns:
+    rows = {name: whole(windows[column]) for name, column in _SAME.items()}
+    told_us = whole(windows["told_us"])
     for name in ENDS:
         rows[name] = pc.coalesce(rows[name], 0)
-    rows["is_gone"] = pc.equal(whole(spans["is_gone_last"]), 1)
-    rows["window_start"] = whole(spans["t0"]).cast(pyarrow.timestamp("us", "UTC"))
-    rows["ready_avg"] = _ratio(whole(spans["ready_us"]), told_us)
+    rows["is_gone"] = pc.equal(whole(windows["is_gone_last"]), 1)
+    rows["window_start"] = whole(windows["t0"]).cast(pyarrow.timestamp("us", "UTC"))
+    rows["ready_avg"] = _ratio(whole(windows["ready_us"]), told_us)
     rows["bytes_avg"] = _ratio(rows["byte_s"], pc.divide(real(told_us), 1e6))
     length = pyarrow.repeat(seconds, len(told_us))
     rows["seconds"] = length

@@ -56,7 +56,7 @@ def books(audit: pyarrow.Table, shown: int = 0) -> dict[str, Book]:
     return found
 
 
-def untold(audit: pyarrow.Table) -> int:
+def unreported(audit: pyarrow.Table) -> int:
     """Return how much more queues took than exchanges tell of, in the hours that are not judged."""
     rows = audit.filter(
         pc.and_(
@@ -72,16 +72,21 @@ def queues(hours: pyarrow.Table) -> pyarrow.Table:
     messages it had last.
     """
     sums = ("enq", "ack", "redlv", "dl_out", "purged", "orphaned", *ENDS)
-    lasts = ("ready_last", "unacked_last", "is_gone")
+    levels = ("ready_last", "unacked_last", "is_gone")
     found = (
         hours.sort_by("window_start")
         .group_by(["vhost", "queue"], use_threads=False)
-        .aggregate([*((name, "sum") for name in sums), *((name, "last") for name in lasts)])
+        .aggregate([*((name, "sum") for name in sums), *((name, "last") for name in levels)])
         .sort_by([("enq_sum", "descending")])
     )
     return found.select(
-        ["vhost", "queue", *(f"{name}_sum" for name in sums), *(f"{name}_last" for name in lasts)]
-    ).rename_columns(["vhost", "queue", *sums, *lasts])
+        [
+            "vhost",
+            "queue",
+            *(f"{name}_sum" for name in sums),
+            *(f"{name}_last" for name in levels),
+        ]
+    ).rename_columns(["vhost", "queue", *sums, *levels])
 
 
 #: A name that was drawn, as clients name queues for replies: the drawn part is folded to a star.

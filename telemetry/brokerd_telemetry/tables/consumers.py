@@ -25,14 +25,14 @@ def build_idle(inputs: Inputs) -> DataFrame:
     went, or since the queue is known (known_us).
     """
     ends = inputs.coverage.select("cluster", "window_start", "end_us")
-    known = inputs.queues().lasts.join(f.broadcast(ends), ["cluster", "window_start"])
+    known = inputs.queues().last_rows.join(f.broadcast(ends), ["cluster", "window_start"])
     # One that was not told of in this hour is deleted, or its members are silent.
-    told = known.where(f.col("t1") > f.unix_micros("window_start"))
+    reported = known.where(f.col("t1") > f.unix_micros("window_start"))
 
     def idle_us(name: str) -> Column:
         return f.col("end_us") - f.coalesce(f.col(name), f.col("first_us"))
 
-    return told.where(idle_us("out_us") >= IDLE_US).select(
+    return reported.where(idle_us("out_us") >= IDLE_US).select(
         "cluster", "window_start", "vhost", "queue", "qtype", "ready", "unacked", "consumers",
         (f.col("ready_bytes") + f.col("unacked_bytes")).alias("bytes"),
         f.col("first_us").alias("known_us"),

@@ -58,14 +58,14 @@ def build(inputs: Inputs) -> DataFrame:
         .withColumn("outcome", outcome)
         .select(*_KEY, "n", "enq", "pending_last", "pending_age_max_ms")
     )
-    told = (
+    reported = (
         inputs.kind("dl")
         .where(f.col("outcome") != "routed")
         .groupBy("cluster", window("t0", HOUR_US).alias("window_start"), *_KEY[2:])
         .agg(f.sum("n").alias("n"))
     )
     # What events say went astray was counted as routed above: it moves, and is not added.
-    astray = told.groupBy(*_KEY[:5]).agg(f.sum("n").alias("astray"))
+    astray = reported.groupBy(*_KEY[:5]).agg(f.sum("n").alias("astray"))
     moved = (
         counted.join(astray, list(_KEY[:5]), "left")
         .withColumn(
@@ -78,7 +78,7 @@ def build(inputs: Inputs) -> DataFrame:
         .drop("astray")
         .where(f.col("n") > 0)
     )
-    return moved.unionByName(told, allowMissingColumns=True).withColumns(
+    return moved.unionByName(reported, allowMissingColumns=True).withColumns(
         {
             "lost": f.when(f.col("outcome").isin(*LOST), f.col("n")).otherwise(f.lit(0)),
             "share_of_in": ratio(f.col("n"), f.col("enq")),

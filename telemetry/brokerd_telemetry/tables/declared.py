@@ -64,7 +64,7 @@ def build_policies(inputs: Inputs) -> DataFrame:
     Of a kind of object in a vhost: objects, and without_policy, those under no user's policy.
     """
     hour = window("t0", HOUR_US).alias("window_start")
-    told = (
+    reported = (
         inputs.kind("policy")
         .where(f.col("kind").isin(*POLICY_KINDS))
         .groupBy("cluster", hour, "vhost", f.col("kind").alias("policy_kind"), "policy")
@@ -76,7 +76,7 @@ def build_policies(inputs: Inputs) -> DataFrame:
         .where(_is_there())
     )
     key = ("cluster", "window_start", "vhost")
-    policies = told.select(
+    policies = reported.select(
         *key, "policy_kind", "policy", "last.apply_to", "last.priority",
         f.when(f.col("won_max") > 0, "wins")
         .when(~f.coalesce("last.whole", f.lit(False)), "unknown")
@@ -104,7 +104,7 @@ def build_policies(inputs: Inputs) -> DataFrame:
     return policies.unionByName(counted, allowMissingColumns=True)
 
 
-def exchange_lasts(
+def exchange_last_rows(
     declared: DataFrame, counted: DataFrame, carry: DataFrame | None, hours_us: list[int]
 ) -> DataFrame:
     """Return what is known of each exchange at the end of each hour: the table `exchange_last_1h`.
@@ -164,12 +164,12 @@ def build_idle_exchanges(inputs: Inputs) -> DataFrame:
     is_unbound: it has neither a binding nor an alternate exchange.
     """
     ends = inputs.coverage.select("cluster", "window_start", "end_us")
-    known = inputs.exchange_lasts.join(f.broadcast(ends), ["cluster", "window_start"])
-    told = known.where(f.col("t1") > f.unix_micros("window_start"))
+    known = inputs.exchange_last_rows.join(f.broadcast(ends), ["cluster", "window_start"])
+    reported = known.where(f.col("t1") > f.unix_micros("window_start"))
     idle_us = f.col("end_us") - f.coalesce(f.col("in_us"), f.col("first_us"))
     is_idle = ~f.col("is_target") & (idle_us >= IDLE_US)
     is_unbound = (f.col("bindings") == 0) & ~f.col("has_alternate")
-    return told.where(is_idle | is_unbound).select(
+    return reported.where(is_idle | is_unbound).select(
         "cluster", "window_start", "vhost", "exchange", "xtype", "bindings", "is_target",
         is_unbound.alias("is_unbound"),
         f.col("first_us").alias("known_us"),

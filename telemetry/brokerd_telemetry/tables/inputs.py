@@ -19,7 +19,7 @@ IDLE_US = HOUR_US
 
 @dataclass(slots=True, frozen=True)
 class Queues:
-    """What queues did in the touched hours (columns.spans.Spans)."""
+    """What queues did in the touched hours (columns.windows.Windows)."""
 
     quarters: DataFrame
     hours: DataFrame
@@ -27,7 +27,7 @@ class Queues:
     #: Some rows for each minute, to be added up.
     flows: DataFrame
     #: queue_last_1h.
-    lasts: DataFrame
+    last_rows: DataFrame
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +48,7 @@ class Inputs:
     #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.
     alarms: DataFrame
     #: declared.exchange_lasts of the touched hours.
-    exchange_lasts: DataFrame
+    exchange_last_rows: DataFrame
     #: usage_1h of the touched days' other hours; None: there are none.
     usage_before: DataFrame | None = None
     #: queue_forecast_1h of the hour before.

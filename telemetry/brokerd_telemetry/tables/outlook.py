@@ -77,11 +77,11 @@ def build_score(inputs: Inputs) -> DataFrame:
     full within the hour, and was; false, it was not; missed, it was full although even its fastest
     quarter left more than an hour; else open.
     """
-    told = build_forecast(inputs)
+    reported = build_forecast(inputs)
     if inputs.forecasts_before is not None:
-        told = inputs.forecasts_before.select(*told.columns).unionByName(told)
+        reported = inputs.forecasts_before.select(*reported.columns).unionByName(reported)
     hour = f.expr("INTERVAL 1 HOUR")
-    due = told.select(
+    due = reported.select(
         "cluster", (f.col("window_start") + hour).alias("window_start"), "vhost", "queue",
         "max_len", "net_rate", "ttf_s", "ttf_lo_s", "ttf_hi_s",
         f.col("level").alias("level_before"),

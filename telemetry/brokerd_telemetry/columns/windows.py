@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow
 import pyarrow.compute as pc
 
-from brokerd_telemetry.columns.steps import Columns, real, whole
+from brokerd_telemetry.columns.deltas import Columns, real, whole
 from brokerd_telemetry.schema import (
     ENDS,
     FLOW_US,
@@ -81,7 +81,7 @@ SCHEMA = pyarrow.schema(
 
 
 @dataclass(slots=True, frozen=True)
-class Spans:
+class Windows:
     """What queues did (SCHEMA): a row per name and minute, quarter of an hour and hour, per group
     and hour (whoever deletes a queue and declares it again has another group), and in flows a row
     per minute for all of them, without a name.
@@ -94,7 +94,7 @@ class Spans:
     flows: pyarrow.Table
 
 
-def of(steps: Columns, cluster: str) -> Spans:
+def of(deltas: Columns, cluster: str) -> Windows:
     """Return what some queues of a cluster did; the steps are all that there are of their names.
 
     t0: the span's start.  first, last: the places of its first and last step; node, qtype,
@@ -109,94 +109,94 @@ def of(steps: Columns, cluster: str) -> Spans:
     refused, and of that near a border of the hour.  enq_<n>, ack_<n>: in a minute's n-th ten
     seconds, null without a step; step_us: its longest.
     """
-    told = _told(steps)
+    reported = _reported(deltas)
     # Of texts there are few, and a number is found faster.
-    codes = {name: steps[name].dictionary_encode("encode") for name in (*_NAME, "node")}
-    told |= {name: codes[name].indices for name in _NAME}
-    nodes = {name: told[name] for name in (*_NAME, "first")} | {"node": codes["node"].indices}
-    each = _added(told, (*_NAME, "grp"), MINUTE_US)
+    codes = {name: deltas[name].dictionary_encode("encode") for name in (*_NAME, "node")}
+    reported |= {name: codes[name].indices for name in _NAME}
+    nodes = {name: reported[name] for name in (*_NAME, "first")} | {"node": codes["node"].indices}
+    each = _added(reported, (*_NAME, "grp"), MINUTE_US)
     groups = _added(each, (*_NAME, "grp"), HOUR_US)
     minutes = _added(each, _NAME, MINUTE_US)
     made = {
-        "minutes": _with_leaders(minutes, nodes, told["t0"], MINUTE_US),
+        "minutes": _with_leaders(minutes, nodes, reported["t0"], MINUTE_US),
         "quarters": _added(minutes, _NAME, QUARTER_US),
-        "hours": _with_leaders(_added(groups, _NAME, HOUR_US), nodes, told["t0"], HOUR_US),
+        "hours": _with_leaders(_added(groups, _NAME, HOUR_US), nodes, reported["t0"], HOUR_US),
         "groups": groups,
     }
     tables = {"flows": _table(_added(minutes, (), MINUTE_US), cluster)}
-    for kind, spans in made.items():
-        names = {name: codes[name].dictionary.take(spans[name]) for name in _NAME}
-        tables[kind] = _table(spans | names, cluster)
-    return Spans(**tables)
+    for kind, windows in made.items():
+        names = {name: codes[name].dictionary.take(windows[name]) for name in _NAME}
+        tables[kind] = _table(windows | names, cluster)
+    return Windows(**tables)
 
 
-def _told(steps: Columns) -> Columns:
+def _reported(deltas: Columns) -> Columns:
     """Return each step as the span of itself."""
-    taken = pc.add(steps["d_enq"], steps["d_refused"])
-    near = pc.if_else(_near_a_border(steps), taken, 0)
+    taken = pc.add(deltas["d_enq"], deltas["d_refused"])
+    near = pc.if_else(_near_a_border(deltas), taken, 0)
     return {
-        **{name: steps[name] for name in ("t0", "grp", *_TEXTS, *_FIRSTS, *_OWN_SUMS)},
-        **{f"{name}_last": steps[name] for name in _LEVELS},
-        **{f"{name}_max": steps[name] for name in _MAXIMA},
-        "first": steps["place"],
-        "last": steps["place"],
-        "consumers_min": steps["consumers"],
-        "term_min": steps["term"],
-        "at_least_once": pc.equal(steps["strategy"], "at-least-once"),
-        "waiting_max": pc.add(steps["ready"], steps["dl_pending"]),
-        **_times(steps),
+        **{name: deltas[name] for name in ("t0", "grp", *_TEXTS, *_FIRSTS, *_OWN_SUMS)},
+        **{f"{name}_last": deltas[name] for name in _LEVELS},
+        **{f"{name}_max": deltas[name] for name in _MAXIMA},
+        "first": deltas["place"],
+        "last": deltas["place"],
+        "consumers_min": deltas["consumers"],
+        "term_min": deltas["term"],
+        "at_least_once": pc.equal(deltas["strategy"], "at-least-once"),
+        "waiting_max": pc.add(deltas["ready"], deltas["dl_pending"]),
+        **_times(deltas),
         "taken": taken,
         "near_taken": pc.coalesce(near, 0),
-        **_tens(steps),
-        "step_us": pc.subtract(steps["t1"], steps["t0"]),
+        **_tens(deltas),
+        "step_us": pc.subtract(deltas["t1"], deltas["t0"]),
         "rows": pyarrow.repeat(1, len(taken)),
     }
 
 
-def _near_a_border(steps: Columns) -> pyarrow.Array:
+def _near_a_border(deltas: Columns) -> pyarrow.Array:
     """Tell of a step whether some of what it counts may be counted in the hour beside it."""
-    interval_us = pc.subtract(steps["t1"], steps["t0"])
-    early_us = pc.add(pc.add(steps["start_us"], GRACE_US), pc.multiply(interval_us, 2))
-    late_us = pc.subtract(steps["end_us"], GRACE_US)
-    return pc.or_(pc.less(steps["t0"], early_us), pc.greater(steps["t1"], late_us))
+    interval_us = pc.subtract(deltas["t1"], deltas["t0"])
+    early_us = pc.add(pc.add(deltas["start_us"], GRACE_US), pc.multiply(interval_us, 2))
+    late_us = pc.subtract(deltas["end_us"], GRACE_US)
+    return pc.or_(pc.less(deltas["t0"], early_us), pc.greater(deltas["t1"], late_us))
 
 
-def _tens(steps: Columns) -> Columns:
-    slot = pc.divide(pc.subtract(steps["t0"], _start(steps["t0"], MINUTE_US)), FLOW_US)
+def _tens(deltas: Columns) -> Columns:
+    slot = pc.divide(pc.subtract(deltas["t0"], _start(deltas["t0"], MINUTE_US)), FLOW_US)
     nothing = pyarrow.scalar(None, pyarrow.int64())
     tens = {}
     for n in FLOWS:
         is_here = pc.equal(slot, n)
         for name in ("enq", "ack"):
-            tens[f"{name}_{n}"] = pc.if_else(is_here, steps[f"d_{name}"], nothing)
+            tens[f"{name}_{n}"] = pc.if_else(is_here, deltas[f"d_{name}"], nothing)
     return tens
 
 
-def _times(steps: Columns) -> Columns:
+def _times(deltas: Columns) -> Columns:
     """Return when something happened, and how long consumers had what to do."""
-    span_us = pc.add(steps["quiet_us"], steps["busy_us"])
-    consumers, prefetch = steps["consumers"], steps["prefetch_sum"]
+    span_us = pc.add(deltas["quiet_us"], deltas["busy_us"])
+    consumers, prefetch = deltas["consumers"], deltas["prefetch_sum"]
 
     def is_so(when: pyarrow.Array) -> pyarrow.Array:
         return pc.fill_null(when, False)
 
     has = is_so(pc.greater(consumers, 0))
-    waits = pc.and_(has, is_so(pc.greater(steps["ready"], 0)))
-    is_full = pc.and_kleene(pc.greater(prefetch, 0), pc.greater_equal(steps["unacked"], prefetch))
+    waits = pc.and_(has, is_so(pc.greater(deltas["ready"], 0)))
+    is_full = pc.and_kleene(pc.greater(prefetch, 0), pc.greater_equal(deltas["unacked"], prefetch))
     full = pc.and_(waits, is_so(is_full))
     # Not whole: a product of what a member claims may be too large for that.
     each_us = pc.multiply(real(span_us), real(consumers))
-    delivered = is_so(pc.greater(steps["d_dlv"], 0))
-    went = pc.or_(delivered, is_so(pc.greater(steps["d_gone"], 0)))
+    delivered = is_so(pc.greater(deltas["d_dlv"], 0))
+    went = pc.or_(delivered, is_so(pc.greater(deltas["d_gone"], 0)))
     nothing = pyarrow.scalar(None, pyarrow.int64())
 
     def end(when: pyarrow.Array) -> pyarrow.Array:
-        return pc.if_else(when, steps["t1"], nothing)
+        return pc.if_else(when, deltas["t1"], nothing)
 
     return {
         "taken_us": end(delivered),
-        "first_us": steps["t0"],
-        "in_us": end(is_so(pc.greater(steps["d_enq"], 0))),
+        "first_us": deltas["t0"],
+        "in_us": end(is_so(pc.greater(deltas["d_enq"], 0))),
         "out_us": end(went),
         "told_us": span_us,
         "consumed_us": pc.if_else(has, span_us, 0),
@@ -204,7 +204,7 @@ def _times(steps: Columns) -> Columns:
         "waiting_us": pc.if_else(waits, span_us, 0),
         "full_us": pc.if_else(full, span_us, 0),
         "busy_us": pc.if_else(waits, each_us, 0.0),
-        "settled": pc.if_else(waits, steps["d_ack"], nothing),
+        "settled": pc.if_else(waits, deltas["d_ack"], nothing),
     }
 
 
@@ -212,16 +212,16 @@ def _start(t0: pyarrow.Array, size_us: int) -> pyarrow.Array:
     return pc.multiply(pc.divide(t0, size_us), size_us)
 
 
-def _added(spans: Columns, key: Sequence[str], size_us: int) -> Columns:
+def _added(windows: Columns, key: Sequence[str], size_us: int) -> Columns:
     """Return the same for longer spans, one for each key and start."""
-    keys = [*(spans[name] for name in key), _start(spans["t0"], size_us)]
+    keys = [*(windows[name] for name in key), _start(windows["t0"], size_us)]
     names = [f"key_{n}" for n in range(len(keys))]
     aggregates = [
         *((name, "sum") for name in _SUMS),
         *((name, "max") for name in _GREATEST),
         *((name, "min") for name in _LEAST),
     ]
-    values = {name: spans[name] for name, _ in aggregates}
+    values = {name: windows[name] for name, _ in aggregates}
     found = (
         pyarrow.table({**dict(zip(names, keys, strict=True)), **values})
         .group_by(names, use_threads=False)
@@ -229,14 +229,14 @@ def _added(spans: Columns, key: Sequence[str], size_us: int) -> Columns:
     )
     added = {name: whole(found[f"{name}_{how}"]) for name, how in aggregates}
     added |= {name: whole(found[column]) for name, column in zip((*key, "t0"), names, strict=True)}
-    first = pc.index_in(added["first"], spans["first"])
-    last = pc.index_in(added["last"], spans["last"])
-    added |= {name: spans[name].take(first) for name in _FIRSTS}
-    added |= {name: spans[name].take(last) for name in _LASTS}
+    first = pc.index_in(added["first"], windows["first"])
+    last = pc.index_in(added["last"], windows["last"])
+    added |= {name: windows[name].take(first) for name in _FIRSTS}
+    added |= {name: windows[name].take(last) for name in _LASTS}
     return added
 
 
-def _with_leaders(spans: Columns, nodes: Columns, t0: pyarrow.Array, size_us: int) -> Columns:
+def _with_leaders(windows: Columns, nodes: Columns, t0: pyarrow.Array, size_us: int) -> Columns:
     """Return spans of names with how many members told of each."""
     key = [*_NAME, "t0"]
     found = (
@@ -244,12 +244,12 @@ def _with_leaders(spans: Columns, nodes: Columns, t0: pyarrow.Array, size_us: in
         .group_by(key, use_threads=False)
         .aggregate([("node", "count_distinct", pc.CountOptions(mode="all")), ("first", "min")])
     )
-    at = pc.index_in(spans["first"], whole(found["first_min"]))
-    return spans | {"leaders": whole(found["node_count_distinct"]).take(at)}
+    at = pc.index_in(windows["first"], whole(found["first_min"]))
+    return windows | {"leaders": whole(found["node_count_distinct"]).take(at)}
 
 
-def _table(spans: Columns, cluster: str) -> pyarrow.Table:
-    count = len(spans["t0"])
+def _table(windows: Columns, cluster: str) -> pyarrow.Table:
+    count = len(windows["t0"])
     nothing = {name: pyarrow.nulls(count, SCHEMA.field(name).type) for name in (*_NAME, "leaders")}
-    columns = {"cluster": pyarrow.repeat(cluster, count), **nothing, **spans}
+    columns = {"cluster": pyarrow.repeat(cluster, count), **nothing, **windows}
     return pyarrow.table([columns[name] for name in SCHEMA.names], SCHEMA)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pyarrow
 import pyarrow.compute as pc
 
-from brokerd_telemetry.columns import steps
-from brokerd_telemetry.columns.steps import Columns, whole
+from brokerd_telemetry.columns import deltas
+from brokerd_telemetry.columns.deltas import Columns, whole
 
 #: What is carried beside a row (8.13).
 _ACTIVITY: tuple[tuple[str, Callable[..., pyarrow.Array]], ...] = (
@@ -17,8 +17,8 @@ _ACTIVITY: tuple[tuple[str, Callable[..., pyarrow.Array]], ...] = (
     ("out_us", pc.max_element_wise),
 )
 #: A last row as it is carried from hour to hour.
-ROWS = pyarrow.schema([*steps.ROWS, *((name, pyarrow.int64()) for name, _ in _ACTIVITY)])
-_CARRIED = [*steps.CARRIED, *(name for name, _ in _ACTIVITY)]
+ROWS = pyarrow.schema([*deltas.ROWS, *((name, pyarrow.int64()) for name, _ in _ACTIVITY)])
+_CARRIED = [*deltas.CARRIED, *(name for name, _ in _ACTIVITY)]
 #: The table.
 SCHEMA = pyarrow.schema(
     [
@@ -32,13 +32,13 @@ SCHEMA = pyarrow.schema(
 def of(own: Columns, groups: pyarrow.Table, carry: pyarrow.Table, since_us: int) -> pyarrow.Table:
     """Return the last row of each group at an hour's end (ROWS), which its next hour begins with.
 
-    own: steps.in_order's of the hour, groups: what they did in it (columns.spans.Spans), carry:
-    this of the hour before; what an earlier version's job did not know is null.
+    own: deltas.in_order's of the hour, groups: what they did in it (columns.windows.Windows),
+    carry: this of the hour before; what an earlier version's job did not know is null.
 
     first_us: since when the queue is known; in_us, out_us: the end of the last interval in which
     something came, and in which something was taken or went; null if nothing did since then.
     """
-    rows = steps.last(own, since_us)
+    rows = deltas.last(own, since_us)
     before = {name: carry[name] for name, _ in _ACTIVITY}
     before["first_us"] = pc.coalesce(before["first_us"], carry["t0"])
     activity = {}

@@ -79,10 +79,10 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
         return own | dict.fromkeys(_MADE, own["grp"])
     is_first = _changes(own["grp"])
     before = {name: _before(own[name], is_first) for name in _BEFORE}
-    steps = {f"d_{name}": _step(name, own, before, is_first) for name in QUEUE_COUNTERS}
-    gone = steps["d_ack"]
+    deltas = {f"d_{name}": _step(name, own, before, is_first) for name in QUEUE_COUNTERS}
+    gone = deltas["d_ack"]
     for name in REMOVALS:
-        gone = pc.add(gone, steps[f"d_{name}"])
+        gone = pc.add(gone, deltas[f"d_{name}"])
     is_birth = pc.and_kleene(pc.equal(own["enq"], own["c_enq"]), pc.equal(own["dlv"], own["c_dlv"]))
     since = pc.min_element_wise(pc.max_element_wise(before["t1"], own["t0"]), own["t1"])
     quiet_us = pc.max_element_wise(pc.coalesce(pc.subtract(since, before["t1"]), 0), 0)
@@ -90,7 +90,7 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
     octets = pc.add(
         _area("ready_bytes", own, before, times), _area("unacked_bytes", own, before, times)
     )
-    made = steps | times | _starts(own, before, steps | {"gone": gone}, is_birth)
+    made = deltas | times | _starts(own, before, deltas | {"gone": gone}, is_birth)
     made |= {
         "place": pyarrow.array(range(len(own["grp"])), pyarrow.int64()),
         "d_gone": gone,
@@ -101,8 +101,8 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
     }
     count = len(own["grp"])
     made |= {"start_us": pyarrow.repeat(start_us, count), "end_us": pyarrow.repeat(end_us, count)}
-    is_told = pc.invert(own["is_carried"])
-    return {name: column.filter(is_told) for name, column in (own | made).items()}
+    is_reported = pc.invert(own["is_carried"])
+    return {name: column.filter(is_reported) for name, column in (own | made).items()}
 
 
 def _is_gone(own: Columns) -> pyarrow.Array:
@@ -153,15 +153,15 @@ def _step(name: str, own: Columns, before: Columns, is_first: pyarrow.Array) -> 
     return pc.if_else(is_first, pc.coalesce(own[name], 0), later)
 
 
-def _starts(own: Columns, before: Columns, steps: Columns, is_birth: pyarrow.Array) -> Columns:
+def _starts(own: Columns, before: Columns, deltas: Columns, is_birth: pyarrow.Array) -> Columns:
     """Return what was there before each step: a queue that begins with its birth was empty; of
     others that begin it is deduced.
     """
     is_birth = pc.fill_null(is_birth, False)
     depth = pc.add(own["ready"], own["unacked"])
-    deduced = pc.add(pc.subtract(depth, steps["d_enq"]), steps["gone"])
-    settled = pc.add(steps["d_dl_confirmed"], steps["d_dl_lost"])
-    pending = pc.add(pc.subtract(own["dl_pending"], steps["d_dl_out"]), settled)
+    deduced = pc.add(pc.subtract(depth, deltas["d_enq"]), deltas["gone"])
+    settled = pc.add(deltas["d_dl_confirmed"], deltas["d_dl_lost"])
+    pending = pc.add(pc.subtract(own["dl_pending"], deltas["d_dl_out"]), settled)
     return {
         "start_depth": pc.coalesce(
             pc.add(before["ready"], before["unacked"]), pc.if_else(is_birth, 0, deduced)

@@ -30,26 +30,28 @@ def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
     knows_peers: it names the members of its cluster (`peers`).  ahead_ms, behind_ms (negative): by
     how much at most its clock was ahead of those of the others, and behind them.
     """
-    told = {name: rows[name] for name in (*_KEY, "t0", "t1")}
+    reported = {name: rows[name] for name in (*_KEY, "t0", "t1")}
     aggregates: list[tuple[str | list[str], str]] = [
         ([], "count_all"),
         ("t0", "min"),
         ("t1", "max"),
     ]
     if kind == "node":
-        told["told_us"] = pc.subtract(rows["t1"], rows["t0"])
-        told["ahead"] = told["behind"] = rows["skew_ms"]
-        told["knows"] = pc.cast(pc.is_valid(rows["peers"]), pyarrow.int8())
+        reported["told_us"] = pc.subtract(rows["t1"], rows["t0"])
+        reported["ahead"] = reported["behind"] = rows["skew_ms"]
+        reported["knows"] = pc.cast(pc.is_valid(rows["peers"]), pyarrow.int8())
     elif kind == "gap":
-        told["gap_rows"] = rows["rows"]
+        reported["gap_rows"] = rows["rows"]
     elif kind == "boot":
-        told["ended"] = pc.cast(pc.equal(rows["state"], "end"), pyarrow.int8())
+        reported["ended"] = pc.cast(pc.equal(rows["state"], "end"), pyarrow.int8())
     elif kind == "queue":
-        told["group"] = rows["members"]
+        reported["group"] = rows["members"]
     how = dict.fromkeys(("ended", "group", "knows", "ahead"), "max") | {"behind": "min"}
-    more = [(name, how.get(name, "sum")) for name in told if name not in _COLUMNS]
+    more = [(name, how.get(name, "sum")) for name in reported if name not in _COLUMNS]
     found = (
-        pyarrow.table(told).group_by(list(_KEY), use_threads=False).aggregate([*aggregates, *more])
+        pyarrow.table(reported)
+        .group_by(list(_KEY), use_threads=False)
+        .aggregate([*aggregates, *more])
     )
     nothing = pyarrow.repeat(0, len(found))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow
 import pytest
 from brokerd_telemetry import schema
-from brokerd_telemetry.columns import lasts, spans, steps
+from brokerd_telemetry.columns import deltas, last_rows, windows
 
 from tests.telemetry import fleet
 
@@ -27,11 +27,13 @@ def row(group: int, term: int, node: str, second: int, ready: int, **more: Any) 
     }  # fmt: skip
 
 
-def made(told: list[dict[str, Any]], carry: list[dict[str, Any]] | None = None) -> spans.Spans:
+def made(
+    reported: list[dict[str, Any]], carry: list[dict[str, Any]] | None = None
+) -> windows.Windows:
     """What rows tell, of which the hour of BEGIN_US is covered."""
-    rows, before = (pyarrow.Table.from_pylist(own, steps.ROWS) for own in (told, carry or []))
-    own = steps.in_order(rows, before)
-    return spans.of(steps.of(own, BEGIN_US, BEGIN_US + fleet.HOUR_US), "c")
+    rows, before = (pyarrow.Table.from_pylist(own, deltas.ROWS) for own in (reported, carry or []))
+    own = deltas.in_order(rows, before)
+    return windows.of(deltas.of(own, BEGIN_US, BEGIN_US + fleet.HOUR_US), "c")
 
 
 @pytest.mark.parametrize("later", [8, 3, (1 << 62) + 7])
@@ -96,38 +98,38 @@ def test_counters_beyond_all_sense_and_fields_that_nobody_sent_stop_nothing() ->
 
 
 def test_the_next_hour_begins_with_the_last_rows_of_all_before() -> None:
-    told = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6), row(8, 1, "n2", 20, 2)]
+    reported = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6), row(8, 1, "n2", 20, 2)]
     carried = [row(7, 11, "n0", -30, 1), row(9, 1, "n0", -9000, 3)]
-    rows, before = (pyarrow.Table.from_pylist(own, steps.ROWS) for own in (told, carried))
-    own = steps.in_order(rows, before)
-    found = steps.last(own, BEGIN_US - 3_600_000_000).to_pylist()
+    rows, before = (pyarrow.Table.from_pylist(own, deltas.ROWS) for own in (reported, carried))
+    own = deltas.in_order(rows, before)
+    found = deltas.last(own, BEGIN_US - 3_600_000_000).to_pylist()
     # A later term has the last word, even if its leader's clock is behind.
     assert [(last["grp"], last["node"], last["ready"]) for last in found] == [
         (7, "n0", 1), (8, "n2", 2),
     ]  # fmt: skip
-    assert steps.last(own, BEGIN_US + 25_000_000).column("grp").to_pylist() == [8]
+    assert deltas.last(own, BEGIN_US + 25_000_000).column("grp").to_pylist() == [8]
 
 
 def test_of_no_rows_there_are_no_spans() -> None:
     found = made([])
     for table in (found.minutes, found.quarters, found.hours, found.groups, found.flows):
-        assert table.schema == spans.SCHEMA
+        assert table.schema == windows.SCHEMA
         assert not table.num_rows
 
 
-def carried(told: list[dict[str, Any]], before: pyarrow.Table | None = None) -> pyarrow.Table:
+def carried(reported: list[dict[str, Any]], before: pyarrow.Table | None = None) -> pyarrow.Table:
     """The last rows of an hour that begins with some."""
-    before = lasts.ROWS.empty_table() if before is None else before
-    own = steps.in_order(
-        pyarrow.Table.from_pylist(told, steps.ROWS), before.select(steps.ROWS.names)
+    before = last_rows.ROWS.empty_table() if before is None else before
+    own = deltas.in_order(
+        pyarrow.Table.from_pylist(reported, deltas.ROWS), before.select(deltas.ROWS.names)
     )
-    groups = spans.of(steps.of(own, BEGIN_US, BEGIN_US + fleet.HOUR_US), "c").groups
-    return lasts.of(own, groups, before, BEGIN_US - fleet.HOUR_US)
+    groups = windows.of(deltas.of(own, BEGIN_US, BEGIN_US + fleet.HOUR_US), "c").groups
+    return last_rows.of(own, groups, before, BEGIN_US - fleet.HOUR_US)
 
 
 def test_the_last_row_of_each_group_is_carried_with_when_something_happened() -> None:
-    told = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6, dlx="dead"), row(8, 1, "n2", 20, 2)]
-    first = carried(told)
+    reported = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6, dlx="dead"), row(8, 1, "n2", 20, 2)]
+    first = carried(reported)
     names = ("grp", "node", "ready", "dlx")
     assert [tuple(last[name] for name in names) for last in first.to_pylist()] == [
         (7, "n1", 6, "dead"), (8, "n2", 2, None),
@@ -139,24 +141,24 @@ def test_the_last_row_of_each_group_is_carried_with_when_something_happened() ->
         assert known[grp]["first_us"] == BEGIN_US + at_s * 1_000_000
     assert known[7]["in_us"] > first.to_pylist()[0]["t1"]
     assert known[8] == first.to_pylist()[1]
-    table = lasts.table(later, "c", BEGIN_US)
-    assert table.schema == lasts.SCHEMA
+    table = last_rows.table(later, "c", BEGIN_US)
+    assert table.schema == last_rows.SCHEMA
     # What an earlier version's job wrote has no first_us.
-    old = [{name: line[name] for name in steps.CARRIED} for line in first.to_pylist()]
-    again = carried([], pyarrow.Table.from_pylist(old, lasts.ROWS)).to_pylist()
+    old = [{name: line[name] for name in deltas.CARRIED} for line in first.to_pylist()]
+    again = carried([], pyarrow.Table.from_pylist(old, last_rows.ROWS)).to_pylist()
     assert [(last["grp"], last["first_us"], last["in_us"]) for last in again] == [
-        (7, told[1]["t0"], None), (8, told[2]["t0"], None),
+        (7, reported[1]["t0"], None), (8, reported[2]["t0"], None),
     ]  # fmt: skip
 
 
 def test_quarters_and_flows_add_up_to_what_minutes_have() -> None:
-    told = [row(7, 1, "n0", second, second, c_enq=second * 3) for second in range(0, 3600, 10)]
-    told += [
+    reported = [row(7, 1, "n0", second, second, c_enq=second * 3) for second in range(0, 3600, 10)]
+    reported += [
         row(8, 1, "n1", second, 0, queue="other", c_enq=second) for second in range(0, 3600, 10)
     ]
-    found = made(told)
+    found = made(reported)
     for table in (found.quarters, found.flows):
-        assert table.schema == spans.SCHEMA
+        assert table.schema == windows.SCHEMA
         assert sum(table["d_enq"].to_pylist()) == sum(found.minutes["d_enq"].to_pylist())
     assert len(found.quarters) == 2 * 4
     assert {line["ready_last"] for line in found.quarters.to_pylist() if line["queue"] == "q"} == {

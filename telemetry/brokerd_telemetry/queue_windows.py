@@ -1,7 +1,7 @@
 """Queue rows of silver to what each queue did in each minute and hour, in tasks of Spark.
 
-ADR 56.  A task is given some queues of some clusters and reads their rows as Arrow's columns
-(columns/steps.py); what it writes lies in the run's own directory, is read by the tables, and goes
+ADR 55.  A task is given some queues of some clusters and reads their rows as Arrow's columns
+(columns/deltas.py); what it writes lies in the run's own directory, is read by the tables, and goes
 with the run.
 """
 
@@ -20,7 +20,7 @@ import pyarrow.parquet
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from brokerd_telemetry import schema, sinks
-from brokerd_telemetry.columns import lasts, queue_rows, spans, steps
+from brokerd_telemetry.columns import deltas, last_rows, queue_rows, windows
 from brokerd_telemetry.tables.inputs import Queues
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def make(spark: SparkSession, parts: Iterable[Part], staged: Path, run_id: str) 
 
 
 def _schema_of(name: str) -> pyarrow.Schema:
-    return lasts.SCHEMA if name == "lasts" else spans.SCHEMA
+    return last_rows.SCHEMA if name == "last_rows" else windows.SCHEMA
 
 
 def shared_out(parts: list[Part], cores: int) -> list[list[Part]]:
@@ -162,19 +162,19 @@ def _write(work: tuple[list[Part], Path, str]) -> None:
                 for field in fields(Queues)
             }
             for number, part in enumerate(parts):
-                for hour, made, last in _spans(part):
+                for hour, made, last in _windows(part):
                     below = Path(
                         f"{sinks.CLUSTER}={sinks.encoded(part.cluster)}",
                         schema.partition_of(schema.hour_of(hour.hour_us)),
                         f"part-{target.name}-{number:05d}.parquet",
                     )
-                    told = lasts.table(last, part.cluster, hour.hour_us)
+                    reported = last_rows.table(last, part.cluster, hour.hour_us)
                     for name, writer in writers.items():
-                        writer.write_table(told if name == "lasts" else getattr(made, name))
+                        writer.write_table(reported if name == "last_rows" else getattr(made, name))
                     _put(queue_rows.minutes(made.minutes, hour, run_id), folder / MINUTES / below)
                     _put(queue_rows.hours(made.hours, hour, run_id), folder / HOURS / below)
-                    of_run = pyarrow.repeat(run_id, len(told))
-                    _put(told.append_column("run_id", of_run), folder / LASTS / below)
+                    of_run = pyarrow.repeat(run_id, len(reported))
+                    _put(reported.append_column("run_id", of_run), folder / LASTS / below)
 
 
 def _put(rows: pyarrow.Table, file: Path) -> None:
@@ -187,18 +187,18 @@ def _put(rows: pyarrow.Table, file: Path) -> None:
     )
 
 
-def _spans(part: Part) -> Iterator[tuple[queue_rows.Hour, spans.Spans, pyarrow.Table]]:
+def _windows(part: Part) -> Iterator[tuple[queue_rows.Hour, windows.Windows, pyarrow.Table]]:
     """Yield what the queues did in each hour, which begins with the last rows before it, and their
     last rows at its end.
     """
-    carry = _rows(part.carry, part, lasts.ROWS)
+    carry = _rows(part.carry, part, last_rows.ROWS)
     for hour in part.hours:
-        told = hour.hour
-        rows = _rows(hour.files, part, steps.ROWS)
-        own = steps.in_order(rows, carry.select(steps.ROWS.names))
-        made = spans.of(steps.of(own, told.start_us, told.end_us), part.cluster)
-        carry = lasts.of(own, made.groups, carry, told.hour_us - schema.CARRY_US)
-        yield told, made, carry
+        reported = hour.hour
+        rows = _rows(hour.files, part, deltas.ROWS)
+        own = deltas.in_order(rows, carry.select(deltas.ROWS.names))
+        made = windows.of(deltas.of(own, reported.start_us, reported.end_us), part.cluster)
+        carry = last_rows.of(own, made.groups, carry, reported.hour_us - schema.CARRY_US)
+        yield reported, made, carry
 
 
 def _rows(files: tuple[str, ...], part: Part, kind: pyarrow.Schema) -> pyarrow.Table:

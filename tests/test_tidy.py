@@ -56,13 +56,18 @@ CATCH_ALL_NAMES = {"utils.py", "helpers.py", "manager.py", "operations.py", "com
 #: Words that names of modules, classes, functions and variables had once, and what they have now.
 #: docs/glossary.md has those that stay.
 RETIRED = {
+    "doubted": "suspected",
+    "doubts": "suspected_regressions",
     "garbage": "gc_policy",
+    "lanes": "jobs, rows",
+    "lasts": "last_rows",
     "letterer": "dead_letter_publisher",
     "outline": "summary",
     "remembrance": "peer_logs",
     "slices": "chunks",
     "strangers": "unauthenticated",
     "teller": "recorder",
+    "untold": "unreported",
     "welcome": "banner",
 }
 

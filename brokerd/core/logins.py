@@ -56,22 +56,22 @@ class Attempt:
 
 
 #: Attempts of one user from one address, in order of arrival.
-_Lane = dict[Attempt, None]
+_Waiting = dict[Attempt, None]
 
 
 @dataclass(slots=True)
 class _Line:
     """Attempts of one address, by user."""
 
-    lanes: dict[str, _Lane] = field(default_factory=dict)
+    waiting_of_user: dict[str, _Waiting] = field(default_factory=dict)
     #: Attempts of each connection since the line began.
     turns: dict[str, int] = field(default_factory=dict)
     count: int = 0
 
     def give_way(self) -> Attempt:
         """Return the oldest of those whose connection had most turns."""
-        waiting = (attempt for lane in self.lanes.values() for attempt in lane)
-        return max(waiting, key=lambda attempt: (attempt.turn, -attempt.number))
+        found = (attempt for each in self.waiting_of_user.values() for attempt in each)
+        return max(found, key=lambda attempt: (attempt.turn, -attempt.number))
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class LoginQueue:
         if len(line.turns) >= WAITING_MAX:
             line.turns.clear()
         line.turns[connection] = attempt.turn + 1
-        line.lanes.setdefault(user, {})[attempt] = None
+        line.waiting_of_user.setdefault(user, {})[attempt] = None
         line.count += 1
         self._count += 1
         ready_ms = self._ready_ms(address, user)
@@ -163,14 +163,14 @@ class LoginQueue:
             self._likely.pop(attempt, None)
             return
         line = self._lines.get(attempt.address)
-        lane = None if line is None else line.lanes.get(attempt.user)
-        if line is None or lane is None or attempt not in lane:
+        waiting = None if line is None else line.waiting_of_user.get(attempt.user)
+        if line is None or waiting is None or attempt not in waiting:
             return
-        del lane[attempt]
+        del waiting[attempt]
         line.count -= 1
         self._count -= 1
-        if not lane:
-            del line.lanes[attempt.user]
+        if not waiting:
+            del line.waiting_of_user[attempt.user]
         if not line.count:
             del self._lines[attempt.address]
 
@@ -210,13 +210,13 @@ class LoginQueue:
         due_ms: int | None = None
         for address, line in self._lines.items():
             served = self._addresses.get(address, _NO_PAST).served
-            for user, lane in line.lanes.items():
+            for user, waiting in line.waiting_of_user.items():
                 ready_ms = self._ready_ms(address, user)
                 if ready_ms > now_ms:
                     due_ms = ready_ms if due_ms is None else min(due_ms, ready_ms)
                     continue
                 pair = self._pairs.get((address, user), _NO_PAST)
-                first = min(lane, key=_by_turn)
+                first = min(waiting, key=_by_turn)
                 rank = served, first.turn, pair.served, -first.number
                 if best is None or rank < best:
                     best, found = rank, first

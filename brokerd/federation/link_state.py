@@ -211,7 +211,7 @@ class FederationLink:
         self._route_delay_ms = 0
         self._awaits_route = False
         #: Given up and not told of yet, and when that was told last.
-        self._untold = 0
+        self._unreported = 0
         self._told_ms: int | None = None
 
     def handle(self, event: Event) -> list[Action]:
@@ -546,11 +546,11 @@ class FederationLink:
         if not messages:
             return []
         self.counts.unroutable_dropped += len(messages)
-        self._untold += len(messages)
+        self._unreported += len(messages)
         if self._told_ms is not None and now_ms - self._told_ms < DROPPED_INTERVAL_MS:
             return []
-        untold, self._untold, self._told_ms = self._untold, 0, now_ms
-        return [TellDropped(untold, messages[-1].exchange, messages[-1].routing_key)]
+        unreported, self._unreported, self._told_ms = self._unreported, 0, now_ms
+        return [TellDropped(unreported, messages[-1].exchange, messages[-1].routing_key)]
 
     def _refused(self, tag: int, now_ms: int) -> list[Action]:
         """A queue of the destination refuses this one: it goes back to the source, later."""

@@ -311,8 +311,8 @@ def place(segment: int, offset: int) -> int:
 COPIED, BEHIND = 1, 2
 
 
-def is_doubt(where: int) -> bool:
-    """Tell whether a place stands for a doubt rather than for something that cannot be read."""
+def is_suspicion(where: int) -> bool:
+    """Tell whether a place stands for a suspicion rather than for something that cannot be read."""
     return COPIED <= where & 0xFFFFFFFF < SEGMENT_HEADER_COPY
 
 
@@ -323,7 +323,7 @@ def is_copy(where: int) -> bool:
 
 def describe(where: int) -> str:
     """Return a place for messages: file name and offset."""
-    if is_doubt(where):
+    if is_suspicion(where):
         return segment_name(where >> 32)
     return f"{segment_name(where >> 32)}+{where & 0xFFFFFFFF:#x}"
 

@@ -83,7 +83,7 @@ def recover(directory: Path, disk: Disk, node_id: str | None) -> Recovery:
     for where, row in _in_order_of_birth(recovery):
         _apply(recovery, where, row)
     recovery.lost = [where for where in recovery.lost if where not in recovery.accepted]
-    if any(not records.is_doubt(where) for where in recovery.lost):
+    if any(not records.is_suspicion(where) for where in recovery.lost):
         recovery.notes.append(
             "of which groups something is lost is not known: the member has no vote in any of them "
             "until their leaders have refilled it; where no majority is whole nobody can, and "
@@ -118,7 +118,7 @@ def _look_for_copy(
     recovery: Recovery, header: records.SegmentHeader, identity: tuple[int, int]
 ) -> None:
     """A file that is not the one that was written may be older than what this member has told
-    others since: it is doubted until they have said what they remember (promises.py).
+    others since: it is suspected until they have said what they remember (promises.py).
     """
     if any(header.identity) and header.identity != identity:
         where = place(header.segment, records.COPIED)
@@ -341,7 +341,7 @@ def _finish(recovery: Recovery, group: RecoveredGroup, directory: Path, disk: Di
     group.lost.update(recovery.lost, state.lost)
     group.lost.difference_update(state.healed)
     state.lost = tuple(sorted(group.lost))
-    if any(not records.is_doubt(where) for where in group.lost):
+    if any(not records.is_suspicion(where) for where in group.lost):
         # What replaced these entries may be among what is lost: that they are committed is not
         # known any more, and a leader that has others contradicts nothing.
         known = state.hard_state

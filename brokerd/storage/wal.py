@@ -12,7 +12,7 @@ event loop, the files to the writer thread, and the hot path needs no lock betwe
     install_snapshot(uid, snapshot, hs)   snapshot_installed(uid, snapshot, hs)
     stage(chunks)                         staged(chunks)         of a snapshot that is to come
     mark_refilled(uid)                    refilled(uid)
-    settle()                              and those of `doubts`, see there
+    settle()                              and those of `regressions`, see there
     collect_write(work)                   collected(work)        before both: work = collect()
 
     any thread, complete in themselves:   bootstrap, remove_group, stats
@@ -39,7 +39,15 @@ from pathlib import Path
 
 from brokerd.raft import membership
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, Snapshot
-from brokerd.storage import collection, doubts, group_log, records, recovery, snapshots, staging
+from brokerd.storage import (
+    collection,
+    group_log,
+    records,
+    recovery,
+    snapshots,
+    staging,
+    suspected_regressions,
+)
 from brokerd.storage.collection import Collection, Ledger
 from brokerd.storage.config import WalConfig
 from brokerd.storage.disk import Disk, lock
@@ -91,7 +99,9 @@ class WriteAheadLog:
         self._ledger = Ledger()
         #: Places of lost records of unknown groups: a group that is not known may have been there.
         self._lost: set[int] = set()
-        self.doubts = doubts.Doubts(writer, self._groups, self._lost)
+        self.regressions = suspected_regressions.SuspectedRegressions(
+            writer, self._groups, self._lost
+        )
         #: Hand-over from other threads to the event loop (deque operations are atomic).
         self._removed: deque[int] = deque()
         self._installed: deque[tuple[int, int, int]] = deque()
@@ -567,7 +577,7 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         batches=found.batches,
         promises=found.promises,
     )
-    doubts.begin_run(state, files.disk)
+    suspected_regressions.begin_run(state, files.disk)
     if found.tail is not None:
         scan, descriptor = found.scans[found.tail], files.descriptors[found.tail]
         _write_again(files, descriptor, scan.last_batch_start, scan.end)

@@ -102,7 +102,8 @@ def test_a_founder_with_an_empty_disk_votes_when_it_is_told_to(tmp_path: Path) -
         world._run_until(60_000)
         assert {process.node for process in world.serving()} == set(voters)
         assert all(
-            process.host.status_of(CATALOG_GROUP).is_doubted is False for process in world.serving()
+            process.host.status_of(CATALOG_GROUP).is_suspected is False
+            for process in world.serving()
         )
 
 

@@ -84,11 +84,11 @@ ROOMS = (
     Room(
         "cluster",
         "brokerd/cluster",
-        ("brokerd/cluster/groups/trust.py", "brokerd/cluster/peer/frame_entries.py"),
+        ("brokerd/cluster/groups/replica_health.py", "brokerd/cluster/peer/frame_entries.py"),
         (
             "tests/unit/cluster/groups/test_trust.py",
             "tests/unit/cluster/peer/test_frame_entries.py",
-            "tests/transcripts/trust",
+            "tests/transcripts/replica_health",
         ),
         (),
     ),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from brokerd.cluster.groups.liveness import Liveness
-from brokerd.cluster.groups.trust import Action, Event, Trust
+from brokerd.cluster.groups.replica_health import Action, Event, ReplicaHealth
 from brokerd.core.queue import client_sessions
 from brokerd.raft import actions, inputs
 from brokerd.raft.machine import Machine
@@ -117,6 +117,7 @@ class Driver:
         "deadline_ms",
         "error",
         "has_tick",
+        "health",
         "inputs",
         "is_closed",
         "is_leader",
@@ -130,7 +131,6 @@ class Driver:
         "replica",
         "requests_bytes",
         "term",
-        "trust",
         "uid",
     )
 
@@ -161,7 +161,7 @@ class Driver:
         self.has_tick = False
         self.is_closed = False
         #: What is lost here, and whether the replica may vote (G8); it learns by `learn`.
-        self.trust = Trust()
+        self.health = ReplicaHealth()
         #: A broken invariant stopped this replica; the group goes on elsewhere.
         self.error: Exception | None = None
         self.leader: NodeId | None = None
@@ -189,9 +189,9 @@ class Driver:
         return self.replica.contradiction is not None
 
     def learn(self, event: Event) -> Action | None:
-        """Tell the replica's Trust what has happened; return what is to be done."""
-        action = self.trust.handle(event)
-        if not self.trust.may_vote:
+        """Tell the replica's ReplicaHealth what has happened; return what is to be done."""
+        action = self.health.handle(event)
+        if not self.health.may_vote:
             self._ports.refilling.damaged(self)
         return action
 
@@ -247,7 +247,7 @@ class Driver:
     def run(self) -> None:
         """Handle all inputs that are there."""
         events, self.inputs = self.inputs, []
-        if not self.trust.may_vote:
+        if not self.health.may_vote:
             # Here rather than where they come in: some came before the group was opened, or before
             # anybody knew of the damage.
             events = [event for event in events if self._admits(event)]
@@ -264,7 +264,7 @@ class Driver:
                 self._run_first()
 
     def _admits(self, event: inputs.Input) -> bool:
-        return type(event) is not inputs.Received or self.trust.admits(event.message.kind)
+        return type(event) is not inputs.Received or self.health.admits(event.message.kind)
 
     def _run_first(self) -> None:
         while self._first:
@@ -291,7 +291,7 @@ class Driver:
         """Nothing is on its way to this driver or out of it, and nothing is wrong with it."""
         is_waited_for = self._callbacks or self._first or self.requests_bytes
         is_told = self.inputs or self.is_queued or self.deadline_ms is not None
-        is_at_fault = self.error is not None or not self.trust.may_vote
+        is_at_fault = self.error is not None or not self.health.may_vote
         return not (is_waited_for or is_told or is_at_fault or self._unwritten or self.is_volatile)
 
     def rest(self) -> None:

@@ -147,6 +147,6 @@ def tick(driver: Driver, heard: Collection[NodeId], clock_ms: int) -> bool:
     if driver.leader in heard and driver.leader in driver.members:
         driver.inputs.append(LeaderAlive())
     # A damaged replica must not campaign.
-    if driver.trust.may_vote:
+    if driver.health.may_vote:
         driver.inputs.append(Tick(clock_ms))
     return True

@@ -17,7 +17,13 @@ from mypy_extensions import mypyc_attr
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import SnapshotUnreadable
-from brokerd.cluster.groups import flush_calls, group_clock, host_events, trust, write_queue
+from brokerd.cluster.groups import (
+    flush_calls,
+    group_clock,
+    host_events,
+    replica_health,
+    write_queue,
+)
 from brokerd.cluster.groups.cleaning import Cleaning
 from brokerd.cluster.groups.deadlines import Deadlines
 from brokerd.cluster.groups.driver import Done, Driver
@@ -202,12 +208,12 @@ class Host:
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
             elif not (voters or is_first):
-                driver.learn(trust.Doubted())
+                driver.learn(replica_health.RegressionSuspected())
             self.keeper.opened(driver)
         self._groups.add(driver)
         self._group_clock.active[uid] = None
         self._members.update(driver)
-        if voters == (self.node,) and driver.trust.may_vote:
+        if voters == (self.node,) and driver.health.may_vote:
             # Nobody else to wait for.
             driver.inputs.append(TransferLeadership(self.node))
         driver.inputs += self._inbox.early_messages(uid)
@@ -335,7 +341,7 @@ class Host:
 
     def transfer_leadership(self, uid: int, to: NodeId) -> None:
         """Hand leadership over; to this node itself: stand for election now."""
-        if (driver := self._groups.get(uid)) is not None and driver.trust.may_vote:
+        if (driver := self._groups.get(uid)) is not None and driver.health.may_vote:
             self._put(driver, TransferLeadership(to))
 
     def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
@@ -490,7 +496,7 @@ class Host:
                 continue
             try:
                 driver.run()
-                if not driver.trust.may_vote:
+                if not driver.health.may_vote:
                     self.refilling.handled(driver)
             except Exception as error:
                 self.stop_replica(driver, error)

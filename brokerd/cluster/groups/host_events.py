@@ -104,8 +104,8 @@ class GroupStatus:
     #: What the log here calls the group; another number than before: it has begun another log.
     log_uid: int
     is_volatile: bool
-    #: An earlier disk of this member may have held more (trust.py).
-    is_doubted: bool
+    #: An earlier disk of this member may have held more (replica_health.py).
+    is_suspected: bool
     #: Index of the entry that brought `members`; 0: they are the first ones, or a snapshot's.
     members_index: int = 0
     #: At the leader: the members may be changed now (Raft thesis §4.1).
@@ -141,7 +141,7 @@ def progress_of(driver: Driver) -> Progress:
         replica.applied_index,
         replica.last_index,
         replica.snapshot_index,
-        not driver.trust.may_vote,
+        not driver.health.may_vote,
     )
 
 
@@ -160,12 +160,12 @@ def status_of(driver: Driver, node: NodeId) -> GroupStatus:
         replica.configuration,
         {peer: last - match for peer, match in matches.items() if match is not None},
         replica.snapshot_index,
-        not driver.trust.may_vote,
+        not driver.health.may_vote,
         str(driver.error or ""),
         replica.contradiction,
         driver.log_uid,
         driver.is_volatile,
-        driver.trust.is_doubted,
+        driver.health.is_suspected,
         replica.configuration_index,
         replica.may_change_members,
     )

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver, Ports
 from brokerd.cluster.groups.folded_groups import FoldedGroups, Kept
 from brokerd.cluster.groups.group_clock import GroupClock
@@ -246,7 +246,7 @@ class HostedGroups:
         log, configuration = self._wal.log(kept.log_uid), kept.folded.configuration
         driver = self.new(uid, kept.log_uid, configuration, kept.make(), log, self._config.raft)
         driver.term = driver.replica.term
-        driver.learn(trust.LogOpened(log.damaged))
+        driver.learn(replica_health.LogOpened(log.damaged))
         if configuration.voters == (self._node,):
             # Nobody else to wait for.
             driver.inputs.append(TransferLeadership(self._node))

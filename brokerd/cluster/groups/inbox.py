@@ -220,7 +220,7 @@ class Inbox:
             else:
                 if message.reject and message.kind is MessageKind.APPEND_REPLY:
                     self._look_for_loss(driver, message)
-                if not driver.trust.may_vote:
+                if not driver.health.may_vote:
                     self._refilling.heard(driver, message)
                 inputs = driver.inputs
                 inputs.append(Received(message))

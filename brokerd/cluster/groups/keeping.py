@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.write_queue import WriteQueue
 from brokerd.raft.messages import CATALOG_GROUP, Contradiction, Entry, NodeId
@@ -103,15 +103,15 @@ class Keeper:
         """A group was opened: one whose log is contradicted, or has begun anew, does not vote."""
         kept = None if driver.is_volatile else self.of_log(driver.log_uid)
         if not driver.is_volatile and self.is_removed(driver.log_uid):
-            driver.learn(trust.LogForgotten())
+            driver.learn(replica_health.LogForgotten())
         if kept is None:
             return
         if not driver.is_contradicted:
-            driver.learn(trust.Doubted())
+            driver.learn(replica_health.RegressionSuspected())
         elif kept.progress.phase in RELEASED:
-            driver.learn(trust.Released())
+            driver.learn(replica_health.Released())
         else:
-            driver.learn(trust.Contradicted())
+            driver.learn(replica_health.Contradicted())
 
     def is_removed(self, log_uid: int) -> bool:
         """Whether the log has forgotten this group for good: there is nothing to keep."""
@@ -119,7 +119,7 @@ class Keeper:
 
     def contradicted(self, driver: Driver, found: Contradiction) -> None:
         """A replica has stopped just now."""
-        driver.learn(trust.Contradicted())
+        driver.learn(replica_health.Contradicted())
         kind, vhost, name, _ = self._names(driver.uid)
         logger.error(
             "%s '%s' in vhost '%s': the leader %s (term %d) lacks entries from %d on, which are "

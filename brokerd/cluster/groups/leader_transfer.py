@@ -70,7 +70,7 @@ class LeaderTransfer:
         )
 
     def renew(self, driver: Driver, damaged: NodeId) -> None:
-        """Let another member lead, so that a damaged one is refilled (trust.py)."""
+        """Let another member lead, so that a damaged one is refilled (replica_health.py)."""
         heir = next((node for node in self.heirs(driver) if node != damaged), None)
         logger.warning(
             "member lost acknowledged entries group=%x node=%s, new leader %s",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.refilling import Refilling
@@ -43,7 +43,7 @@ class KeepStep:
     noted: Callable[[Promises], None]
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.doubts.keep(self.promises)
+        wal.regressions.keep(self.promises)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         self.noted(self.promises)
@@ -51,7 +51,7 @@ class KeepStep:
 
 
 @dataclass(slots=True)
-class DoubtStep:
+class SuspicionStep:
     """The log has forgotten what it had promised."""
 
     where: int
@@ -60,7 +60,7 @@ class DoubtStep:
     noted: Callable[[Promises], None]
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.doubts.write(self.where, self.promises)
+        wal.regressions.write(self.where, self.promises)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         self.noted(self.promises)
@@ -69,22 +69,22 @@ class DoubtStep:
 
 @dataclass(slots=True)
 class TrustStep:
-    """Doubts are over: groups without other damage have their vote back."""
+    """The suspicions are over: groups without other damage have their vote back."""
 
     places: list[int]
     #: Asked afterwards: groups may be opened meanwhile.
     without_vote: Callable[[], list[Driver]]
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.doubts.write_end(self.places)
+        wal.regressions.write_end(self.places)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
-        wal.doubts.ended(self.places)
-        ended = trust.DoubtsEnded
+        wal.regressions.ended(self.places)
+        ended = replica_health.SuspicionEnded
         trusted = [
             driver
             for driver in self.without_vote()
-            if driver.learn(ended(wal.log(driver.log_uid).damaged)) is trust.Action.RUN
+            if driver.learn(ended(wal.log(driver.log_uid).damaged)) is replica_health.Action.RUN
         ]
         for driver in trusted:
             if len(driver.replica.configuration.voters) == 1:
@@ -141,7 +141,7 @@ class PeerLogs:
         self._refilling = refilling
         self._wal = wal
         self._queue = queue
-        self._promises = wal.doubts.promises()
+        self._promises = wal.regressions.promises()
         self._run = self._promises.runs[-1]
         #: Broken promises that the disk here knows of.  Whoever is told of one forgets it: told
         #: sooner, nobody would know any more after a crash.
@@ -211,9 +211,9 @@ class PeerLogs:
         """
         catalog = self._host.driver_of(CATALOG_GROUP)
         log = self._wal.log(driver.log_uid)
-        if is_new and catalog is not None and catalog.trust.may_vote:
-            self._wal.doubts.pass_over(driver.log_uid)
-        driver.learn(trust.LogOpened(log.damaged))
+        if is_new and catalog is not None and catalog.health.may_vote:
+            self._wal.regressions.pass_over(driver.log_uid)
+        driver.learn(replica_health.LogOpened(log.damaged))
 
     # ---- what follows ---------------------------------------------------------------------------
 
@@ -233,15 +233,15 @@ class PeerLogs:
         wal, host = self._wal, self._host
         self._promises.admit(promise)
         self._quiet_looks = 0
-        where = wal.doubts.begin()
-        self._queue.add(DoubtStep(where, self._promises.copy(), self._noted))
+        where = wal.regressions.begin()
+        self._queue.add(SuspicionStep(where, self._promises.copy(), self._noted))
         for driver in host.drivers():
             if driver.is_volatile or driver.is_closed:
                 continue
             replica = driver.replica
             committed = replica.commit_index
             is_settled = driver.is_leader and driver.log.term(committed) == replica.term
-            self._refilling.tell(driver, trust.FellBehind(driver.is_leader, is_settled))
+            self._refilling.tell(driver, replica_health.FellBehind(driver.is_leader, is_settled))
         host.schedule_flush()
 
     def _noted(self, promises: Promises) -> None:
@@ -257,7 +257,7 @@ class PeerLogs:
 
     def _look_at_copy(self) -> None:
         """A copy of a directory is as good as the original once all others have spoken."""
-        copied = [where for where in self._wal.doubts.places() if records.is_copy(where)]
+        copied = [where for where in self._wal.regressions.places() if records.is_copy(where)]
         if copied and not self._is_ending and self._others() <= self._heard:
             logger.warning(
                 "the copied data directory is not older than what the %d other members remember",
@@ -282,9 +282,9 @@ class PeerLogs:
         self._syncs = syncs
 
     def look(self) -> None:
-        """Every few seconds: see whether doubts are over."""
-        doubts = self._wal.doubts.places()
-        if not doubts:
+        """Every few seconds: see whether suspicions are over."""
+        suspected_regressions = self._wal.regressions.places()
+        if not suspected_regressions:
             self._is_ending = False
             return
         self._look_at_copy()
@@ -293,4 +293,4 @@ class PeerLogs:
         )
         self._quiet_looks = self._quiet_looks + 1 if is_quiet else 0
         if self._quiet_looks >= QUIET_LOOKS and not self._is_ending:
-            self._end(doubts)
+            self._end(suspected_regressions)

@@ -1,6 +1,6 @@
-"""Damaged replicas: their Trust hears what leaders say and what the log holds, and is obeyed.
+"""Damaged replicas: what leaders say and what the log holds goes to their ReplicaHealth.
 
-trust.py decides; here it is told and done.  Built by host.py.
+replica_health.py decides; this module reports to it and does what it decides.  Built by host.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver
-from brokerd.cluster.groups.trust import Action
+from brokerd.cluster.groups.replica_health import Action
 from brokerd.cluster.groups.write_queue import RefillStep, WriteQueue
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.storage.wal import WriteAheadLog
@@ -33,7 +33,7 @@ class Replicas(Protocol):
 
 
 class Refilling:
-    """State: the damaged replicas among ten thousand; each has its Trust.
+    """State: the damaged replicas among ten thousand; each has its ReplicaHealth.
 
     Invariant: all are there that are open and have no vote, and perhaps some that had none.
     """
@@ -58,19 +58,19 @@ class Refilling:
 
     def without_vote(self) -> list[Driver]:
         """Return the open replicas here that have no vote."""
-        for driver in [each for each in self._damaged if each.is_closed or each.trust.may_vote]:
+        for driver in [each for each in self._damaged if each.is_closed or each.health.may_vote]:
             del self._damaged[driver]
         return list(self._damaged)
 
     def heard(self, driver: Driver, message: Message) -> None:
         """A message is on its way to a damaged replica."""
-        if not driver.trust.needs_repair:
+        if not driver.health.needs_repair:
             self._look(driver, message.term)
         own_term = driver.replica.term
         if message.kind is MessageKind.APPEND:
-            said = trust.LeaderSaid(message.term, own_term, message.commit)
+            said = replica_health.LeaderSaid(message.term, own_term, message.commit)
         elif message.snapshot is not None:
-            said = trust.LeaderSaid(message.term, own_term, message.snapshot.index, True)
+            said = replica_health.LeaderSaid(message.term, own_term, message.snapshot.index, True)
         else:
             return
         self.tell(driver, said)
@@ -80,7 +80,7 @@ class Refilling:
 
         A quiet group sends nothing more that would make us look.
         """
-        if not (driver.trust.needs_repair or driver.is_closed):
+        if not (driver.health.needs_repair or driver.is_closed):
             driver.catch_up()
             self._look(driver, driver.replica.term)
 
@@ -91,40 +91,40 @@ class Refilling:
         lacking = [
             driver
             for driver in self.without_vote()
-            if driver.trust.needs_repair and driver.error is None
+            if driver.health.needs_repair and driver.error is None
         ]
         for driver in lacking:
             self._look(driver, driver.replica.term)
-        return [driver.uid for driver in lacking if driver.trust.needs_repair]
+        return [driver.uid for driver in lacking if driver.health.needs_repair]
 
     def waiting(self) -> list[int]:
         """Return the groups whose replica here has no vote until their leader says something."""
         return [
             driver.uid
             for driver in self.without_vote()
-            if not (driver.trust.needs_repair or driver.is_contradicted) and driver.error is None
+            if not (driver.health.needs_repair or driver.is_contradicted) and driver.error is None
         ]
 
     def contradicted(self) -> list[int]:
         """Return the groups whose replica here has stopped, since a leader contradicts it."""
         return [driver.uid for driver in self.without_vote() if driver.is_contradicted]
 
-    def doubt(self, uid: int) -> bool:
+    def suspect(self, uid: int) -> bool:
         """The disk here is new and the group is not; False: no such group, or it has no past."""
         driver = self._host.driver_of(uid)
         if driver is None or driver.is_volatile:
             return False
-        self.tell(driver, trust.Doubted())
+        self.tell(driver, replica_health.RegressionSuspected())
         return True
 
     def release(self, uid: int) -> None:
         """Somebody has decided about the group's contradicted replica (keeping.py)."""
         driver = self._host.driver_of(uid)
         if driver is not None:
-            self.tell(driver, trust.Released())
+            self.tell(driver, replica_health.Released())
 
-    def tell(self, driver: Driver, event: trust.Event) -> None:
-        """Tell a replica's Trust, and do what it asks."""
+    def tell(self, driver: Driver, event: replica_health.Event) -> None:
+        """Tell a replica's ReplicaHealth, and do what it asks."""
         action = driver.learn(event)
         if action is Action.COMPARE_LIVE:
             self._compare_live(driver)
@@ -135,7 +135,9 @@ class Refilling:
 
     def _look(self, driver: Driver, term: int) -> None:
         replica = driver.replica
-        self.tell(driver, trust.Progressed(term, replica.term, replica.applied_index, driver.log))
+        self.tell(
+            driver, replica_health.Progressed(term, replica.term, replica.applied_index, driver.log)
+        )
 
     def _compare_live(self, driver: Driver) -> None:
         """Who asks for live entries that are lost is not this room's business
@@ -151,4 +153,4 @@ class Refilling:
         is_complete = log.holds(on_disk)
         if is_complete:
             logger.warning("replica holds everything, and votes from now on group=%x", driver.uid)
-        self.tell(driver, trust.LiveCompared(is_complete))
+        self.tell(driver, replica_health.LiveCompared(is_complete))

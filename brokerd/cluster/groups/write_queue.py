@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.inputs import SnapshotSaved
 from brokerd.raft.messages import Configuration, HardState, Snapshot
@@ -108,7 +108,7 @@ class InstallStep:
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.snapshot_installed(self.driver.log_uid, self.snapshot, self.hard_state)
         is_damaged = wal.log(self.driver.log_uid).damaged
-        self.driver.learn(trust.SnapshotInstalled(is_damaged))
+        self.driver.learn(replica_health.SnapshotInstalled(is_damaged))
         self.driver.persisted(self.token, [])
         return [self.driver]
 
@@ -181,7 +181,7 @@ class RefillStep:
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.refilled(self.driver.log_uid)
-        self.driver.learn(trust.RefillRecorded())
+        self.driver.learn(replica_health.RefillRecorded())
         return [self.driver]
 
 

@@ -27,14 +27,14 @@ class PastChanges:
     `compacted_revision`.
     """
 
-    __slots__ = ("_blocks", "_changes_max", "_lasts", "_newest", "compacted_revision")
+    __slots__ = ("_blocks", "_changes_max", "_last_revisions", "_newest", "compacted_revision")
 
     def __init__(self, changes_max: int) -> None:
         self._changes_max = changes_max
         #: BLOCK_CHANGES changes each as a JSON array, and the last revision of each: no object of
         #: a block's own is small.
         self._blocks: list[str] = []
-        self._lasts = array("Q")
+        self._last_revisions = array("Q")
         self._newest: deque[TopologyChanged] = deque()
         #: What came up to here is forgotten.
         self.compacted_revision = 0
@@ -44,8 +44,8 @@ class PastChanges:
         newest, blocks = self._newest, self._blocks
         if len(blocks) * BLOCK_CHANGES + len(newest) == self._changes_max:
             if blocks:
-                self.compacted_revision = self._lasts[0]
-                del blocks[0], self._lasts[0]
+                self.compacted_revision = self._last_revisions[0]
+                del blocks[0], self._last_revisions[0]
             else:
                 self.compacted_revision = newest.popleft().revision
         newest.append(change)
@@ -53,7 +53,7 @@ class PastChanges:
             packed = [newest.popleft() for _ in range(BLOCK_CHANGES)]
             text = json.dumps([_values(one) for one in packed], separators=(",", ":"))
             blocks.append(text)
-            self._lasts.append(packed[-1].revision)
+            self._last_revisions.append(packed[-1].revision)
 
     def since(self, revision: int) -> list[TopologyChanged] | None:
         """Return the changes after a revision, oldest first; None if it is compacted."""
@@ -61,7 +61,7 @@ class PastChanges:
             return None
         found = [
             TopologyChanged(*fields)
-            for last, text in zip(self._lasts, self._blocks, strict=True)
+            for last, text in zip(self._last_revisions, self._blocks, strict=True)
             if last > revision
             for fields in json.loads(text)
         ]
@@ -71,6 +71,6 @@ class PastChanges:
     def clear(self, revision: int) -> None:
         """Start anew behind a snapshot of this revision."""
         self._blocks = []
-        self._lasts = array("Q")
+        self._last_revisions = array("Q")
         self._newest.clear()
         self.compacted_revision = revision

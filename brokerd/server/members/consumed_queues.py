@@ -47,7 +47,7 @@ class ConsumedQueues:
         self._absent = absent
         self._own: set[int] = set()
         #: By queue: whether it has consumers now.
-        self._untold: dict[int, bool] = {}
+        self._unreported: dict[int, bool] = {}
         self._others: dict[NodeId, set[int]] = {}
 
     def has_consumers(self, uid: int) -> bool:
@@ -93,16 +93,16 @@ class ConsumedQueues:
         known -= _uids(fields, "gone")
 
     def _tell_soon(self, uid: int, has_consumers: bool) -> None:
-        if not self._untold:
+        if not self._unreported:
             # What comes in one turn goes together.
             asyncio.get_running_loop().call_soon(self._tell_all)
-        self._untold[uid] = has_consumers
+        self._unreported[uid] = has_consumers
 
     def _tell_all(self) -> None:
-        untold, self._untold = self._untold, {}
+        unreported, self._unreported = self._unreported, {}
         fields = {
-            "added": [uid for uid, has_consumers in untold.items() if has_consumers],
-            "gone": [uid for uid, has_consumers in untold.items() if not has_consumers],
+            "added": [uid for uid, has_consumers in unreported.items() if has_consumers],
+            "gone": [uid for uid, has_consumers in unreported.items() if not has_consumers],
         }
         for node in self._peers.alive():
             if node != self._peers.node:

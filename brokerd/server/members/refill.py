@@ -2,7 +2,7 @@
 
 An earlier disk of this member may have acknowledged what this one does not hold; a vote given in
 that state could elect a leader that does not hold it either (replication.md §1, G8).  So every
-group that is opened before the member has started, and that somebody else can refill, is doubted,
+group that is opened before the member has started, and that somebody else can refill, is suspected,
 but for those that came after this disk (ADR 36); the state outlives a crash.  Used by joining.py
 and app.py.
 """
@@ -26,38 +26,38 @@ PATIENCE_S = 60.0
 NUDGES_MAX = 64
 
 
-class Doubts(Protocol):
+class SuspectedRegressions(Protocol):
     """Replicas that must not vote before they are refilled (cluster/groups/refilling.py)."""
 
-    def doubt(self, uid: int) -> bool:
+    def suspect(self, uid: int) -> bool:
         """Take a replica's vote; False: there is none here, or nobody could refill it."""
         ...
 
 
 class Refill:
-    """State: the groups that were doubted.  Idle unless `begin` was called."""
+    """State: the groups that were suspected.  Idle unless `begin` was called."""
 
     def __init__(
         self,
         data_dir: Path,
         host: ports.Replicas,
-        doubts: Doubts,
+        suspected_regressions: SuspectedRegressions,
         nudge: Callable[[int], None],
         spawn: ports.Spawn,
     ) -> None:
         """nudge(uid) has a group's leader send something."""
         self._data_dir = data_dir
         self._host = host
-        self._doubts = doubts
+        self._suspecting = suspected_regressions
         self._send_nudge = nudge
         self._spawn = spawn
         self.is_on = False
         #: The catalog's revision when this disk was new; 0: not known.
         self._joined_at = 0
-        self._doubted: set[int] = set()
+        self._suspected: set[int] = set()
 
     def begin(self, joined_at: int = 0) -> None:
-        """Groups that are opened from now on are doubted, until the member has started.
+        """Groups that are opened from now on are suspected, until the member has started.
 
         joined_at: a revision of the catalog of which somebody was sure after this disk was new.  No
         earlier disk can have held a replica that came later; two members that join at the same time
@@ -72,8 +72,8 @@ class Refill:
         since: the catalog's revision that put the replica here; 0: not known.
         """
         has_no_past = since > self._joined_at > 0
-        if self.is_on and member_count != 1 and not has_no_past and self._doubts.doubt(uid):
-            self._doubted.add(uid)
+        if self.is_on and member_count != 1 and not has_no_past and self._suspecting.suspect(uid):
+            self._suspected.add(uid)
 
     async def started(self, patience_s: float = PATIENCE_S) -> None:
         """What existed before this member came is open; what is created from now on is its own.
@@ -95,13 +95,13 @@ class Refill:
 
     def left(self) -> list[int]:
         """Return the groups that are not refilled yet."""
-        return [uid for uid in self._doubted if self._is_doubted(uid)]
+        return [uid for uid in self._suspected if self._is_suspected(uid)]
 
-    def _is_doubted(self, uid: int) -> bool:
+    def _is_suspected(self, uid: int) -> bool:
         if not self._host.has_group(uid):
             return False
         status = self._host.status_of(uid)
-        return status.is_doubted and not status.error
+        return status.is_suspected and not status.error
 
     async def _run(self) -> None:
         """Wait until all are refilled, and remember it."""
@@ -111,12 +111,12 @@ class Refill:
         kept = cluster_file.load(self._data_dir)
         kept.is_refilling = False
         cluster_file.save(self._data_dir, kept)
-        log.info("refilled: this member votes in all of its %d groups", len(self._doubted))
-        self._doubted.clear()
+        log.info("refilled: this member votes in all of its %d groups", len(self._suspected))
+        self._suspected.clear()
 
     def nudge(self, uids: Sequence[int]) -> None:
         """A quiet group sends nothing; what its leader says of a command that changes nothing lets
-        the replica here see that it holds everything (cluster/groups/trust.py).
+        the replica here see that it holds everything (cluster/groups/replica_health.py).
         """
         for uid in uids[:NUDGES_MAX]:
             self._send_nudge(uid)

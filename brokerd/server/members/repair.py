@@ -1,7 +1,7 @@
 """A replica that has lost messages for good leaves its queue's group and comes back with a new log.
 
-A damaged replica gives up its vote and is refilled by its leader (cluster/groups/trust.py), which
-is reminded where nothing else is said.
+A damaged replica gives up its vote and is refilled by its leader
+(cluster/groups/replica_health.py), which is reminded where nothing else is said.
 Entries below its snapshot come with no command any more, and Raft has no way to ask for them:
 without this the replica would wait, without a vote, until the last of these messages is settled.
 The way out is the one that people have, `delete_member` and `add_member`, as one wish in the

@@ -104,7 +104,7 @@ class BrokerSession:
     #: Who writes an object just now.
     _authors: dict[Identity, Key] = field(default_factory=dict)
     #: Revisions of such objects that the author was not told of.
-    _untold: dict[Identity, int] = field(default_factory=dict)
+    _unreported: dict[Identity, int] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -244,7 +244,7 @@ class BrokerSession:
         # News of a write of our own may come here before its answer.
         author = self._authors.get(item.identity)
         if author is not None:
-            self._untold[item.identity] = change.revision
+            self._unreported[item.identity] = change.revision
         self.listener.object_changed(self, item.identity, before, change.cause, author)
 
     # ---- the batcher --------------------------------------------------------------------------
@@ -266,10 +266,10 @@ class BrokerSession:
                 self._end_writing(identity)
             raise
         for identity, result in zip(written, results, strict=True):
-            untold = self._end_writing(identity)
+            unreported = self._end_writing(identity)
             self._learn(result, author)
             own = result.current.revision if result.is_done and result.current else 0
-            if untold > own:
+            if unreported > own:
                 # Somebody else changed it at the same time.
                 before = self.topology.get(identity)
                 self.listener.object_changed(self, identity, before, "admin")
@@ -278,7 +278,7 @@ class BrokerSession:
     def _end_writing(self, identity: Identity) -> int:
         """The newest revision that the author was not told of."""
         self._authors.pop(identity, None)
-        return self._untold.pop(identity, 0)
+        return self._unreported.pop(identity, 0)
 
     async def _submit(self, actions: Sequence[Action]) -> list[Result]:
         if len(self._submissions) >= SUBMISSIONS_MAX:

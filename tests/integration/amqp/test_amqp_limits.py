@@ -192,10 +192,10 @@ def test_alarms_block_publishers_on_every_member_and_nobody_else(tmp_path: Path)
         first, second = members
         settings = _Settings(first)
         publisher = RawClient(second.amqp_port, capabilities=CAPABLE, heartbeat=1)
-        untold = RawClient(second.amqp_port)
+        unreported = RawClient(second.amqp_port)
         idle = RawClient(second.amqp_port, capabilities=CAPABLE)
         consumer = RawClient(second.amqp_port, capabilities=CAPABLE)
-        for raw in (publisher, untold, idle, consumer):
+        for raw in (publisher, unreported, idle, consumer):
             raw.open(1)
         consumer.declare(1, "alarmed", durable=True)
         consumer.send(1, publish(1, "", "alarmed", b"early"))
@@ -214,7 +214,7 @@ def test_alarms_block_publishers_on_every_member_and_nobody_else(tmp_path: Path)
         with client(second.amqp_port) as late:
             late.open(1)
             assert late.declare(1, "", exclusive=True)
-        for raw in (publisher, untold):
+        for raw in (publisher, unreported):
             raw.send(1, publish(1, "", "alarmed", b"held"))
         assert publisher.expect(methods.ConnectionBlocked).reason == "low on memory"
         assert consumer.count(1, "alarmed") == 0
@@ -233,7 +233,7 @@ def test_alarms_block_publishers_on_every_member_and_nobody_else(tmp_path: Path)
         idle.send(1, methods.QueueDeclare(0, "alarmed", passive=True))
         # R-ALM-7: nothing was said to those that did not publish.
         idle.expect(methods.QueueDeclareOk)
-        for raw in (publisher, untold, idle, consumer):
+        for raw in (publisher, unreported, idle, consumer):
             raw.close()
         settings.close()
         log = first.log()

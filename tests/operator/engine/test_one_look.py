@@ -83,7 +83,7 @@ async def _write(broker: Broker, news: list[Change], result: Result) -> None:
     broker.answer.set_result([result])
     await writing
     assert not session._authors
-    assert not session._untold
+    assert not session._unreported
 
 
 async def test_author_is_not_woken_by_the_answer_nor_by_the_news_of_it() -> None:

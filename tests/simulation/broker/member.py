@@ -445,7 +445,7 @@ class SimMember:
 
     def _look_at_refilled(self, wal: WriteAheadLog) -> None:
         """White box: a log that counts as whole again holds what was lost."""
-        if self._unnoticed and wal.doubts.places():
+        if self._unnoticed and wal.regressions.places():
             for uid, (base, terms, _) in self._unnoticed.items():
                 self._owed[uid] = self._committed(uid, base, terms)
             self._unnoticed = {}
@@ -454,7 +454,7 @@ class SimMember:
             # An older directory may not know a group, or be one that was being filled; it is looked
             # at when it is opened, and when it has its vote.
             driver = self.host.driver_of(self.world.group_of(uid))
-            may_vote = driver is not None and driver.log_uid == uid and driver.trust.may_vote
+            may_vote = driver is not None and driver.log_uid == uid and driver.health.may_vote
             if may_vote and uid in known and not wal.log(uid).damaged:
                 del self._owed[uid]
                 found = wal.log(uid).last_index()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver
-from brokerd.cluster.groups.trust import Trust
+from brokerd.cluster.groups.replica_health import ReplicaHealth
 from brokerd.core.queue import effects, queue_machine, queue_snapshot
 from brokerd.core.queue.client_sessions import Senders
 from brokerd.core.queue.consumers import Consumer
@@ -237,18 +237,18 @@ def _any_change(current: Configuration, wanted: Configuration) -> str | None:
     return None
 
 
-def _compare_at_once(_: Trust, __: trust.Progressed) -> trust.Action:
+def _compare_at_once(_: ReplicaHealth, __: replica_health.Progressed) -> replica_health.Action:
     """A damaged replica counts as refilled as soon as it is looked at."""
-    return trust.Action.COMPARE_LIVE
+    return replica_health.Action.COMPARE_LIVE
 
 
-def _pass_over(_: Trust, __: trust.Event) -> None:
+def _pass_over(_: ReplicaHealth, __: replica_health.Event) -> None:
     """What happened makes no difference."""
 
 
-def _whole_by_a_snapshot(replica: Trust, _: trust.SnapshotInstalled) -> None:
+def _whole_by_a_snapshot(replica: ReplicaHealth, _: replica_health.SnapshotInstalled) -> None:
     """A snapshot makes good whatever was lost, however old it is."""
-    replica.losses = trust.NONE
+    replica.losses = replica_health.NONE
 
 
 _propose_configuration = RaftNode.propose_configuration
@@ -335,7 +335,11 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "settlements-overtaken": ([(TurnSettlements, "send", _whatever)], "answers", 100),
     "two-members-at-once": ([(membership, "fault_of_change", _any_change)], "members", 80),
     "changes-do-not-wait": ([(RaftNode, "propose_configuration", _two_changes)], "members", 200),
-    "damaged-member-votes": ([(Trust._HANDLERS, trust.LogOpened, _pass_over)], "decay", 100),
+    "damaged-member-votes": (
+        [(ReplicaHealth._HANDLERS, replica_health.LogOpened, _pass_over)],
+        "decay",
+        100,
+    ),
     "zeroed-tail-is-torn": (
         [(records, "decode_sync_mark", _no_mark), (scan._Scanner, "_judge_mark", _whatever)],
         "lies",
@@ -345,18 +349,18 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "copied-directory-votes": ([(recovery, "_look_for_copy", _whatever)], "lies", 100),
     "older-directory-votes": ([(Promises, "is_behind", _never_behind)], "lies", 60),
     "damaged-member-trusted-early": (
-        [(Trust._HANDLERS, trust.Progressed, _compare_at_once)],
+        [(ReplicaHealth._HANDLERS, replica_health.Progressed, _compare_at_once)],
         "decay",
         100,
     ),
     "whole-by-any-snapshot": (
-        [(Trust._HANDLERS, trust.SnapshotInstalled, _whole_by_a_snapshot)],
+        [(ReplicaHealth._HANDLERS, replica_health.SnapshotInstalled, _whole_by_a_snapshot)],
         "decay",
         200,
     ),
     "committed-gives-way": ([(Following, "_contradicts", _never_contradicts)], "beyond", 20),
     "put-back-member-votes": (
-        [(Trust._HANDLERS, trust.FellBehind, _pass_over)],
+        [(ReplicaHealth._HANDLERS, replica_health.FellBehind, _pass_over)],
         "lies",
         100,
     ),

@@ -574,7 +574,7 @@ class BrokerWorld:
                 assert replica is not None
                 if replica.error is None and replica.replica.applied_index != wanted:
                     return f"{name} has not applied {wanted} of queue {uid}"
-                if not replica.trust.may_vote:
+                if not replica.health.may_vote:
                     return f"{name} is still damaged in queue {uid}"
         return None
 

@@ -115,7 +115,7 @@ class WatchedHost(Host):
         """See Host: nobody looks through all drivers for those without a vote."""
         super().flush()
         awake = self._groups.awake.values()
-        damaged = {driver for driver in awake if not driver.trust.may_vote}
+        damaged = {driver for driver in awake if not driver.health.may_vote}
         assert damaged == set(self.refilling.without_vote())
 
     def forget_logs(self, kept: Any) -> None:

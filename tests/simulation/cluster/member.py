@@ -87,7 +87,7 @@ class ClusterMember(SimMember):
 
     @property
     def is_refilling(self) -> bool:
-        """Tell whether the member would be doubted when it starts again."""
+        """Tell whether the member would be suspected when it starts again."""
         return cluster_file.load(self.data_dir).is_refilling
 
     @property
@@ -127,8 +127,8 @@ class ClusterMember(SimMember):
         self.empty_disk()
 
     def forget_unnoticed(self) -> None:
-        """See SimMember: a directory of before its disk was lost comes without the doubts that the
-        new one had.
+        """See SimMember: a directory of before its disk was lost comes without the suspicions that
+        the new one had.
         """
         super().forget_unnoticed()
         self._unnoticed = _joined(self._lost, self._unnoticed)
@@ -172,13 +172,13 @@ class ClusterMember(SimMember):
         super().look_at_live_entries()
         for uid in sorted(self.uids):
             driver = self.host.driver_of(uid)
-            if driver is not None and driver.error is None and driver.trust.may_vote:
+            if driver is not None and driver.error is None and driver.health.may_vote:
                 self._look_at_lost(uid, "may vote")
 
     def look_at_opened(self, uid: int) -> None:
-        """A group was opened, and whoever doubts it has done so."""
+        """A group was opened, and what suspects it has done so."""
         driver = self.host.driver_of(uid) if self.is_up else None
-        if driver is not None and driver.error is None and driver.trust.may_vote:
+        if driver is not None and driver.error is None and driver.health.may_vote:
             self._look_at_lost(uid, "may vote from its start on")
 
     def _look_at_lost(self, uid: int, what: str) -> None:
@@ -192,7 +192,7 @@ class ClusterMember(SimMember):
             f"{self.id} {what} in group {uid} with {found} entries, an earlier disk of its held "
             f"{wanted} that were committed (G8)",
         )
-        if found >= wanted and self.host.driver_of(uid).trust.may_vote:
+        if found >= wanted and self.host.driver_of(uid).health.may_vote:
             del self._lost[log_uid]
 
 

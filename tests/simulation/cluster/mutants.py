@@ -90,7 +90,7 @@ _opened = Refill.opened
 
 
 def _opened_of_old(refill: Refill, uid: int, member_count: int, since: int = 0) -> None:
-    """A new disk is doubted in groups that came after it."""
+    """A new disk is suspected in groups that came after it."""
     _opened(refill, uid, member_count)
 
 
@@ -167,8 +167,8 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "empty-disk-trusted": ([(Refill, "begin", _nothing)], "wiped", 30),
     "removal-unnoticed": ([(Joining, "watch", _nothing)], "comings", 60),
     "refill-counts-as-done": ([(Refill, "left", _none_left)], "wiped", 100),
-    "groups-not-doubted": ([(Refill, "opened", _nothing)], "wiped", 30),
-    "newcomers-doubt-new-queues": (
+    "groups-not-suspected": ([(Refill, "opened", _nothing)], "wiped", 30),
+    "newcomers-suspect-new-queues": (
         [(Refill, "opened", _opened_of_old), (Placement, "__init__", _place_on_newcomers)],
         "scaling",
         40,
@@ -205,7 +205,7 @@ CI = {
     "catalog-answers-before-applied",
     "catalog-asks-nobody",
     "empty-disk-trusted",
-    "groups-not-doubted",
+    "groups-not-suspected",
     "membership-not-woken",
     "nothing-handed-over",
     "stalled-disk-leads",

@@ -257,9 +257,9 @@ class Transcript(Runner):
         """Show how long each member has waited, and how long it will."""
         for node, replica in self.cluster.replicas.items():
             raft = replica._node
-            doubt = " doubts" if raft.is_leader_suspect else ""
+            suspect = " doubts" if raft.is_leader_suspect else ""
             self._shown.append(
-                f"{node} waited={raft.election_elapsed} of {raft._election_timeout}{doubt}"
+                f"{node} waited={raft.election_elapsed} of {raft._election_timeout}{suspect}"
             )
 
     def status(self, words: list[str], options: dict[str, str]) -> None:

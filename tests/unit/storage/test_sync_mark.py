@@ -218,7 +218,7 @@ def test_a_log_at_rest_makes_its_mark_durable_once(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_copied_directory_is_doubted_until_it_is_trusted(tmp_path: Path) -> None:
+def test_a_copied_directory_is_suspected_until_it_is_trusted(tmp_path: Path) -> None:
     """Its checksums are right; whether it is older than what others remember only they can say."""
     original, copy = tmp_path / "a", tmp_path / "b"
     log = open_log(original)
@@ -228,32 +228,32 @@ def test_a_copied_directory_is_doubted_until_it_is_trusted(tmp_path: Path) -> No
     for _ in range(2):
         log, notes = reopened(copy)
         assert log.log(5).damaged
-        assert len(log.doubts.places()) == 1
+        assert len(log.regressions.places()) == 1
         log.close()
     log, notes = reopened(copy)
     assert not any("copied" in note for note in notes), "said once"
-    doubts = log.doubts.places()
-    log.doubts.write_end(doubts)
-    log.doubts.ended(doubts)
+    suspected_regressions = log.regressions.places()
+    log.regressions.write_end(suspected_regressions)
+    log.regressions.ended(suspected_regressions)
     assert not log.log(5).damaged
     put(log, 8, entry(1))
     assert not log.log(8).damaged
     log.close()
     log, _ = reopened(copy)
     assert not log.log(5).damaged
-    assert not log.doubts.places()
+    assert not log.regressions.places()
     log.close()
     log = open_log(original)
     assert not log.log(5).damaged
     log.close()
 
 
-def test_a_doubt_lasts_until_each_group_is_refilled(tmp_path: Path) -> None:
+def test_a_suspicion_lasts_until_each_group_is_refilled(tmp_path: Path) -> None:
     log = open_log(tmp_path, small())
     put(log, 5, entry(1))
     put(log, 6, entry(1))
-    where = log.doubts.begin()
-    log.doubts.write(where, log.doubts.promises())
+    where = log.regressions.begin()
+    log.regressions.write(where, log.regressions.promises())
     assert log.log(5).damaged
     log.mark_refilled(5)
     log.refilled(5)

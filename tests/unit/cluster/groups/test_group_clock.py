@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.cluster.groups import group_clock, trust
+from brokerd.cluster.groups import group_clock, replica_health
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.group_clock import GroupClock
-from brokerd.cluster.groups.trust import Trust
+from brokerd.cluster.groups.replica_health import ReplicaHealth
 from brokerd.raft.inputs import LeaderAlive, Tick
 from brokerd.raft.messages import NodeId
 
@@ -35,7 +35,7 @@ class FakeDriver:
     leader: NodeId | None = B
     members: frozenset[NodeId] = frozenset((A, B))
     has_tick: bool = False
-    trust: Trust = field(default_factory=Trust)
+    health: ReplicaHealth = field(default_factory=ReplicaHealth)
     inputs: list[Any] = field(default_factory=list)
     has_rested: bool = False
 
@@ -124,7 +124,7 @@ def test_the_next_tick_waits_until_the_last_one_was_handled(rig: Rig) -> None:
         assert driver.inputs == [LeaderAlive(), Tick(7)]
     assert not was_told
     driver.has_tick = False
-    driver.trust.handle(trust.Doubted())
+    driver.health.handle(replica_health.RegressionSuspected())
     driver.inputs.clear()
     assert group_clock.tick(cast(Driver, driver), {A}, 8)
     assert driver.inputs == []

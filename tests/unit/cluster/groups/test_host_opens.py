@@ -23,7 +23,7 @@ async def test_a_log_that_has_forgotten_something_is_trusted_with_what_is_made_n
     tmp_path.joinpath("wal").mkdir()
     wal = WriteAheadLog.open(tmp_path / "wal", WalConfig(node_id="a"), lambda _: None)
     wal.bootstrap([(CATALOG_GROUP, Configuration((A, B, C)))])
-    wal.doubts.write(wal.doubts.begin(), wal.doubts.promises())
+    wal.regressions.write(wal.regressions.begin(), wal.regressions.promises())
     wal.mark_refilled(CATALOG_GROUP)
     wal.refilled(CATALOG_GROUP)
     host = Host(A, 1, wal, HostConfig(), random.Random(1))
@@ -47,7 +47,7 @@ async def test_who_votes_in_a_group_whose_members_are_not_known(tmp_path: Path) 
     host.open_group(UID + 1, [], CatalogMachine())
     host.open_group(UID + 2, [], CatalogMachine(), is_first=True)
     found = [host.status_of(UID + number) for number in range(3)]
-    assert [status.is_doubted for status in found] == [False, True, False]
+    assert [status.is_suspected for status in found] == [False, True, False]
     assert [status.members.voters for status in found] == [(A, B, C), (), ()]
     await host.stop()
     wal.close()

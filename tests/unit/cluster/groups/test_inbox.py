@@ -13,7 +13,7 @@ from brokerd.cluster.groups.driver import Done
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.group_clock import GroupClock
 from brokerd.cluster.groups.inbox import Groups, Inbox
-from brokerd.cluster.groups.trust import Trust
+from brokerd.cluster.groups.replica_health import ReplicaHealth
 from brokerd.cluster.peer import frames
 from brokerd.raft.inputs import Received
 from brokerd.raft.messages import (
@@ -133,7 +133,7 @@ class RestingDriver:
 
     uid = UID
     error = None
-    trust = Trust()
+    health = ReplicaHealth()
 
     def __init__(self) -> None:
         self.inputs: list[Any] = []

@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from brokerd.cluster.groups import keeping, trust
+from brokerd.cluster.groups import keeping, replica_health
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.keeping import Keeper
-from brokerd.cluster.groups.trust import Trust
+from brokerd.cluster.groups.replica_health import ReplicaHealth
 from brokerd.cluster.groups.write_queue import WriteQueue
 from brokerd.raft.messages import CATALOG_GROUP, Contradiction, Entry, NodeId
 from brokerd.storage.aside import AsideFiles
@@ -52,10 +52,10 @@ class FakeDriver:
     replica: FakeReplica = field(default_factory=FakeReplica)
     machine: FakeMachine = field(default_factory=FakeMachine)
     is_volatile: bool = False
-    trust: Trust = field(default_factory=Trust)
+    health: ReplicaHealth = field(default_factory=ReplicaHealth)
 
-    def learn(self, event: trust.Event) -> trust.Action | None:
-        return self.trust.handle(event)
+    def learn(self, event: replica_health.Event) -> replica_health.Action | None:
+        return self.health.handle(event)
 
     @property
     def is_contradicted(self) -> bool:
@@ -120,7 +120,7 @@ async def test_all_from_the_first_difference_on_is_kept_and_found_after_a_restar
     bed = Bed(tmp_path)
     fake = FakeDriver()
     bed.keeper.contradicted(cast("Driver", fake), FOUND)
-    assert not fake.trust.may_vote
+    assert not fake.health.may_vote
     await bed.until(lambda: bed.keeper.kept)
     (kept,) = bed.keeper.kept.values()
     found = list(bed.files.entries(kept))
@@ -136,7 +136,7 @@ async def test_all_from_the_first_difference_on_is_kept_and_found_after_a_restar
         again.kept[kept.id].progress.phase = phase
         later = FakeDriver()
         again.opened(cast("Driver", later))
-        assert (later.trust.may_vote, later.trust.needs_repair) == (False, lacks)
+        assert (later.health.may_vote, later.health.needs_repair) == (False, lacks)
     # Nothing is written twice.
     bed.keeper.look_again([cast("Driver", fake)])
     assert not bed.keeper.is_writing(UID)
@@ -156,10 +156,10 @@ async def test_a_catalog_is_kept_with_its_state_and_begins_anew_without_a_vote(
     assert bed.keeper.contradiction_of(CATALOG_GROUP) is None
     anew = FakeDriver(CATALOG_GROUP, CATALOG_GROUP, FakeReplica(None))
     bed.keeper.opened(cast("Driver", anew))
-    assert anew.trust.is_doubted
+    assert anew.health.is_suspected
     volatile = FakeDriver(CATALOG_GROUP, CATALOG_GROUP, is_volatile=True)
     bed.keeper.opened(cast("Driver", volatile))
-    assert volatile.trust.may_vote
+    assert volatile.health.may_vote
     await bed.close()
 
 
@@ -210,7 +210,7 @@ async def test_without_a_folder_the_log_keeps_it_all(tmp_path: Path) -> None:
     fake = FakeDriver()
     keeper.contradicted(cast("Driver", fake), FOUND)
     keeper.look_again([cast("Driver", fake)])
-    assert not fake.trust.may_vote
+    assert not fake.health.may_vote
     assert keeper.kept == {}
     await bed.close()
 
@@ -227,7 +227,7 @@ async def test_a_log_that_was_forgotten_takes_nothing_and_is_to_be_made_anew(
     assert found is not None
     fake = FakeDriver(replica=FakeReplica(found))
     bed.keeper.opened(cast("Driver", fake))
-    assert fake.trust.needs_repair
+    assert fake.health.needs_repair
     bed.keeper.look_again([cast("Driver", fake)])
     assert not bed.keeper.is_writing(UID)
     await bed.close()

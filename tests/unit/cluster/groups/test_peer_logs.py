@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.peer_logs import QUIET_LOOKS, PeerLogs
 from brokerd.cluster.groups.refilling import Refilling
-from brokerd.cluster.groups.trust import Trust
+from brokerd.cluster.groups.replica_health import ReplicaHealth
 from brokerd.cluster.groups.write_queue import RefillStep, Step, WriteQueue
 from brokerd.raft.inputs import TransferLeadership
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, NodeId
@@ -40,13 +40,13 @@ class FakeDriver:
     is_leader: bool = False
     is_volatile: bool = False
     is_closed: bool = False
-    trust: Trust = field(default_factory=Trust)
+    health: ReplicaHealth = field(default_factory=ReplicaHealth)
     inputs: list[Any] = field(default_factory=list)
     refilling: Any = None
 
-    def learn(self, event: trust.Event) -> trust.Action | None:
-        action = self.trust.handle(event)
-        if not self.trust.may_vote:
+    def learn(self, event: replica_health.Event) -> replica_health.Action | None:
+        action = self.health.handle(event)
+        if not self.health.may_vote:
             self.refilling.damaged(self)
         return action
 
@@ -155,10 +155,10 @@ def test_a_member_that_is_put_back_loses_its_vote_and_admits_it(pair: tuple[Rig,
     for path, image in before.items():
         path.write_bytes(image)
     mine.start()
-    assert mine.driver.trust.may_vote
+    assert mine.driver.health.may_vote
     mine.peer_logs.heard(B, other.says(A))
-    assert not mine.driver.trust.may_vote
-    assert mine.queue.run() == ["DoubtStep"]
+    assert not mine.driver.health.may_vote
+    assert mine.queue.run() == ["SuspicionStep"]
     # As long as that is not said, the other one remembers.
     other.peer_logs.heard(A, peer_pb2.Position(log=remembered.log, runs=mine.says().runs))
     assert other.says(A).remembered == remembered
@@ -168,14 +168,14 @@ def test_a_member_that_is_put_back_loses_its_vote_and_admits_it(pair: tuple[Rig,
     assert other.says(A).remembered != remembered
     mine.wal.mark_refilled(UID)
     mine.wal.refilled(UID)
-    mine.driver.learn(trust.RefillRecorded())
+    mine.driver.learn(replica_health.RefillRecorded())
     exchange(mine, other, A, B)
-    assert mine.driver.trust.may_vote, "it is not held against it twice"
+    assert mine.driver.health.may_vote, "it is not held against it twice"
     for _ in range(QUIET_LOOKS):
-        assert mine.wal.doubts.places()
+        assert mine.wal.regressions.places()
         mine.peer_logs.look()
         mine.queue.run()
-    assert not mine.wal.doubts.places(), "new groups are not doubted for ever"
+    assert not mine.wal.regressions.places(), "new groups are not suspected for ever"
     mine.peer_logs.look()
 
 
@@ -188,9 +188,9 @@ def test_what_is_not_noted_yet_is_not_admitted(pair: tuple[Rig, Rig]) -> None:
     exchange(mine, other, A, B)
     promise = peer_pb2.LogPromise(log=mine.says().log, run=1, mark=12345, batch=10**6)
     mine.peer_logs.heard(B, peer_pb2.Position(remembered=promise))
-    assert not mine.driver.trust.may_vote
+    assert not mine.driver.health.may_vote
     assert not mine.says().admitted
-    assert mine.queue.run() == ["DoubtStep"]
+    assert mine.queue.run() == ["SuspicionStep"]
     assert [(run.mark, run.batch) for run in mine.says().admitted] == [(12345, 10**6)]
     mine.restart()
     assert [(run.mark, run.batch) for run in mine.says().admitted] == [(12345, 10**6)]
@@ -208,18 +208,18 @@ def test_a_disk_that_was_replaced_comes_back(pair: tuple[Rig, Rig], tmp_path: Pa
     mine.start()
     for _ in range(2):
         exchange(mine, other, A, B)
-    assert mine.driver.trust.may_vote, "whoever is new is not held to what it cannot know"
+    assert mine.driver.health.may_vote, "whoever is new is not held to what it cannot know"
     assert other.says(A).remembered.log == mine.says().log
     mine.restart()
     exchange(mine, other, A, B)
-    assert mine.driver.trust.may_vote
+    assert mine.driver.health.may_vote
     mine.wal.close()
     mine.directory.rename(tmp_path / "second disk")
     (tmp_path / "first disk").rename(mine.directory)
     mine.start()
-    assert mine.driver.trust.may_vote
+    assert mine.driver.health.may_vote
     exchange(mine, other, A, B)
-    assert not mine.driver.trust.may_vote
+    assert not mine.driver.health.may_vote
 
 
 def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) -> None:
@@ -232,12 +232,12 @@ def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) ->
     mine.host.all.append(volatile)
     mine.peer_logs.heard(B, peer_pb2.Position(remembered=promise))
     assert [type(step) for step in mine.queue.steps][1:] == [RefillStep]
-    assert driver.trust.may_vote
-    assert volatile.trust.may_vote
+    assert driver.health.may_vote
+    assert volatile.health.may_vote
     driver.replica.commit_index = 0
     promise.batch += 1
     mine.peer_logs.heard(B, peer_pb2.Position(remembered=promise))
-    assert not driver.trust.may_vote
+    assert not driver.health.may_vote
     assert mine.host.renewed == [A]
 
 
@@ -252,14 +252,14 @@ def test_a_copy_is_trusted_when_all_others_have_spoken(tmp_path: Path) -> None:
         (mine.directory / path.name).write_bytes(path.read_bytes())
     mine.others = (B,)
     mine.start()
-    mine.driver.learn(trust.LogOpened(mine.wal.log(UID).damaged))
-    assert not mine.driver.trust.may_vote
+    mine.driver.learn(replica_health.LogOpened(mine.wal.log(UID).damaged))
+    assert not mine.driver.health.may_vote
     for node in (B, C):
         mine.peer_logs.look()
         assert mine.queue.run() == []
         mine.peer_logs.heard(node, Rig(tmp_path / node).says(A))
     assert mine.queue.run() == ["TrustStep"]
-    assert mine.driver.trust.may_vote
+    assert mine.driver.health.may_vote
     assert mine.driver.inputs == []
 
 
@@ -275,36 +275,36 @@ def test_a_lone_member_trusts_its_copy(tmp_path: Path) -> None:
         (mine.directory / path.name).write_bytes(path.read_bytes())
     mine.start()
     mine.liveness.set_nodes([], 0)
-    mine.driver.learn(trust.LogOpened(mine.wal.log(UID).damaged))
+    mine.driver.learn(replica_health.LogOpened(mine.wal.log(UID).damaged))
     mine.driver.replica.configuration = alone
     mine.peer_logs.look()
     # One is opened while that is on its way to the disk.
     late: Any = mine.fake(30)
     mine.peer_logs.opens(late, is_new=False)
-    assert not late.trust.may_vote
+    assert not late.health.may_vote
     mine.host.all = [*mine.host.all, late]
     assert mine.queue.run() == ["TrustStep"]
     assert mine.driver.inputs == [TransferLeadership(A)]
-    assert late.trust.may_vote
+    assert late.health.may_vote
 
 
-def test_a_queue_that_comes_after_the_catalog_is_whole_is_not_doubted(tmp_path: Path) -> None:
-    """Two of three in doubt could elect no leader for a queue that is declared today."""
+def test_a_queue_that_comes_after_the_catalog_is_whole_is_not_suspected(tmp_path: Path) -> None:
+    """Two of three under suspicion could elect no leader for a queue that is declared today."""
     mine = Rig(tmp_path / "a")
     mine.write(1)
-    where = mine.wal.doubts.begin()
-    mine.wal.doubts.write(where, mine.wal.doubts.promises())
+    where = mine.wal.regressions.begin()
+    mine.wal.regressions.write(where, mine.wal.regressions.promises())
 
     def opened(uid: int, *, is_new: bool) -> bool:
         driver: Any = mine.fake(uid)
         mine.peer_logs.opens(driver, is_new=is_new)
-        return not driver.trust.may_vote
+        return not driver.health.may_vote
 
     assert opened(20, is_new=True), "no catalog yet"
     mine.host.catalog = mine.fake(CATALOG_GROUP)
-    mine.host.catalog.learn(trust.LogOpened(is_damaged=True))
+    mine.host.catalog.learn(replica_health.LogOpened(is_damaged=True))
     assert opened(21, is_new=True), "it may be an old one"
-    mine.host.catalog.learn(trust.RefillRecorded())
+    mine.host.catalog.learn(replica_health.RefillRecorded())
     assert opened(UID, is_new=False)
     assert not opened(22, is_new=True)
     mine.wal.bootstrap([(21, THREE), (22, THREE)])

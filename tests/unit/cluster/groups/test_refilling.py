@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.cluster.groups import trust
+from brokerd.cluster.groups import replica_health
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.refilling import Refilling
-from brokerd.cluster.groups.trust import REQUIRES_VOTE, Trust
+from brokerd.cluster.groups.replica_health import REQUIRES_VOTE, ReplicaHealth
 from brokerd.cluster.groups.write_queue import RefillStep, WriteQueue
 from brokerd.raft.inputs import Received
 from brokerd.raft.messages import Message, MessageKind, NodeId
@@ -51,7 +51,7 @@ class FakeMachine:
 class FakeDriver:
     log: GroupLog
     replica: FakeReplica
-    trust: Trust
+    health: ReplicaHealth
     machine: FakeMachine = field(default_factory=FakeMachine)
     uid: int = UID
     log_uid: int = UID
@@ -61,9 +61,9 @@ class FakeDriver:
     error: Exception | None = None
     refilling: Any = None
 
-    def learn(self, event: trust.Event) -> trust.Action | None:
-        action = self.trust.handle(event)
-        if not self.trust.may_vote:
+    def learn(self, event: replica_health.Event) -> replica_health.Action | None:
+        action = self.health.handle(event)
+        if not self.health.may_vote:
             self.refilling.damaged(self)
         return action
 
@@ -101,11 +101,13 @@ class Bed:
         self.host = FakeHost()
         self.refilling = Refilling(self.host, wal, cast(WriteQueue, self.host), self.host.renew)
         self.machine = FakeMachine([(3, 4)])
-        self.trust = Trust()
-        self.driver = FakeDriver(wal.log(UID), FakeReplica(applied_index), self.trust, self.machine)
+        self.health = ReplicaHealth()
+        self.driver = FakeDriver(
+            wal.log(UID), FakeReplica(applied_index), self.health, self.machine
+        )
         self.driver.refilling = self.refilling
-        self.driver.learn(trust.LogOpened(is_damaged=True))
-        self.trust.target = self.trust.heard = target
+        self.driver.learn(replica_health.LogOpened(is_damaged=True))
+        self.health.target = self.health.heard = target
         self.host.replicas[UID] = self.driver
 
     def heard(self, message: Message) -> None:
@@ -115,7 +117,7 @@ class Bed:
     def look_again(self) -> list[type]:
         """The replica has handled something, and then a while passes."""
         self.refilling.handled(cast(Driver, self.driver))
-        assert self.refilling.lacking() == [UID] * self.trust.needs_repair
+        assert self.refilling.lacking() == [UID] * self.health.needs_repair
         return [type(step) for step in self.host.steps]
 
 
@@ -142,11 +144,11 @@ def test_a_quiet_replica_is_whole_once_the_message_that_it_cannot_read_is_settle
     """
     bed = Bed(wal, applied_index=8, target=8)
     assert bed.look_again() == []
-    assert bed.trust.needs_repair
+    assert bed.health.needs_repair
     bed.machine.live = [(7, 8)]
     assert bed.look_again() == [RefillStep]
     assert not wal.log(UID).damaged
-    assert not bed.trust.needs_repair
+    assert not bed.health.needs_repair
     assert bed.look_again() == [RefillStep]
 
 
@@ -255,21 +257,21 @@ def test_what_is_on_its_way_to_the_disk_is_not_lacking(tmp_path: Path) -> None:
     bed = Bed(log, applied_index=10, target=8)
     bed.machine.live = [(3, 5), (7, 11)]
     assert bed.look_again() == [RefillStep]
-    assert not bed.trust.needs_repair
+    assert not bed.health.needs_repair
     log.close()
 
 
 def test_a_group_that_is_closed_meanwhile_lacks_nothing(wal: WriteAheadLog) -> None:
     bed = Bed(wal, applied_index=8, target=8)
     assert bed.look_again() == []
-    assert bed.trust.needs_repair
+    assert bed.health.needs_repair
     bed.driver.is_closed = True
     assert bed.refilling.lacking() == []
 
 
-@pytest.mark.parametrize("event", [trust.Released(), trust.LogForgotten()])
+@pytest.mark.parametrize("event", [replica_health.Released(), replica_health.LogForgotten()])
 def test_a_replica_that_only_another_log_helps_is_named_for_repair(
-    wal: WriteAheadLog, event: trust.Event
+    wal: WriteAheadLog, event: replica_health.Event
 ) -> None:
     """Whatever it holds by now; its leader's word counts no more."""
     bed = Bed(wal, applied_index=8, target=8)
@@ -290,25 +292,25 @@ def test_a_replica_that_its_leader_can_refill_waits_for_it(wal: WriteAheadLog) -
     bed.driver.error = OSError("stopped")
     assert bed.refilling.waiting() == []
     bed.driver.error = None
-    bed.driver.learn(trust.RefillRecorded())
+    bed.driver.learn(replica_health.RefillRecorded())
     assert bed.refilling.waiting() == [], "it votes"
     assert bed.refilling.without_vote() == []
-    bed.driver.learn(trust.LogForgotten())
+    bed.driver.learn(replica_health.LogForgotten())
     assert bed.refilling.without_vote() == [bed.driver]
     assert bed.refilling.waiting() == [], "only another log helps"
 
 
-def test_a_member_with_a_new_disk_doubts_what_it_opens(wal: WriteAheadLog) -> None:
+def test_a_member_with_a_new_disk_suspects_what_it_opens(wal: WriteAheadLog) -> None:
     bed = Bed(wal, applied_index=8, target=8)
-    assert bed.refilling.doubt(UID)
-    assert bed.trust.is_doubted
-    assert not bed.refilling.doubt(UID + 1)
+    assert bed.refilling.suspect(UID)
+    assert bed.health.is_suspected
+    assert not bed.refilling.suspect(UID + 1)
     bed.driver.is_volatile = True
-    assert not bed.refilling.doubt(UID), "it has no past"
+    assert not bed.refilling.suspect(UID), "it has no past"
     bed.refilling.release(UID + 1)
-    assert not bed.trust.needs_repair
+    assert not bed.health.needs_repair
     bed.refilling.release(UID)
-    assert bed.trust.needs_repair
+    assert bed.health.needs_repair
 
 
 def test_a_damaged_replica_gives_no_vote_that_was_asked_for_before_its_damage_was_known() -> None:
@@ -328,10 +330,10 @@ def test_a_damaged_replica_gives_no_vote_that_was_asked_for_before_its_damage_wa
     kinds = [*REQUIRES_VOTE, MessageKind.APPEND, MessageKind.HEARTBEAT]
     messages = [Received(Message(kind, A, B, 1)) for kind in kinds]
     driver.inputs += messages
-    driver.trust.handle(trust.Doubted())
+    driver.health.handle(replica_health.RegressionSuspected())
     driver.run()
     assert handled == [MessageKind.APPEND, MessageKind.HEARTBEAT]
-    driver.trust.handle(trust.RefillRecorded())
+    driver.health.handle(replica_health.RefillRecorded())
     driver.inputs += messages
     driver.run()
     assert handled[2:] == kinds

@@ -44,7 +44,7 @@ def status(*voters: NodeId, last: int = 9, log_uid: int = 0, **fields: Any) -> G
         contradiction=None,
         log_uid=log_uid,
         is_volatile=False,
-        is_doubted=False,
+        is_suspected=False,
     )
     return replace(whole, **fields)
 

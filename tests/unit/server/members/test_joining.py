@@ -37,7 +37,7 @@ class Groups:
 
 
 class Refill:
-    """Notes what is doubted."""
+    """Notes what is suspected."""
 
     def __init__(self) -> None:
         self.is_on = False

@@ -26,11 +26,11 @@ class Bench:
         self.refill = Refill(data_dir, self.host, self, self.nudge, self.tasks.spawn)
         cluster_file.save(data_dir, cluster_file.Remembered("uid", {}, is_refilling=True))
 
-    def doubt(self, uid: int) -> bool:
+    def suspect(self, uid: int) -> bool:
         if not self.host.has_group(uid):
             return False
         self.doubted.append(uid)
-        self.host.by_uid[uid] = status(is_damaged=True, is_doubted=True)
+        self.host.by_uid[uid] = status(is_damaged=True, is_suspected=True)
         return True
 
     def nudge(self, uid: int) -> None:
@@ -77,7 +77,7 @@ async def test_what_nobody_can_refill_does_not_keep_a_member_from_starting(
     assert "1 groups are not refilled yet" in caplog.text
     assert bench.is_remembered
     # It stopped, or was deleted: then it is not waited for.
-    bench.host.by_uid[UID] = status(is_doubted=True, error="broken")
+    bench.host.by_uid[UID] = status(is_suspected=True, error="broken")
     assert bench.refill.left() == []
     del bench.host.by_uid[UID]
     assert bench.refill.left() == []

@@ -1,8 +1,8 @@
-"""Doubts about a whole log: it is a copy, or it has forgotten what it had promised to others.
+"""Suspicions about a whole log: it is a copy, or it has forgotten what it had promised to others.
 
-For wal.py; the parts of the writer thread, each with one sync.  A doubt is a place (records.COPIED,
-records.BEHIND) at which any group may have lost something: until it is over, or a leader has
-refilled the group, the member has no vote in it.
+For wal.py; the parts of the writer thread, each with one sync.  A suspicion is a place
+(records.COPIED, records.BEHIND) at which any group may have lost something: until it is over, or
+a leader has refilled the group, the member has no vote in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def random_mark(disk: Disk) -> int:
     return int.from_bytes(disk.random_bytes(7), "little") + 1
 
 
-class Doubts:
+class SuspectedRegressions:
     """The two halves of every change, as in wal.py: w = by the writer thread, with one sync."""
 
     def __init__(self, writer: LogWriter, groups: dict[int, GroupLog], lost: set[int]) -> None:
@@ -43,16 +43,16 @@ class Doubts:
         return self._writer.state.promises.copy()
 
     def places(self) -> list[int]:
-        """Return the doubts that stand."""
-        return sorted(where for where in self._lost if records.is_doubt(where))
+        """Return the suspicions that stand."""
+        return sorted(where for where in self._lost if records.is_suspicion(where))
 
     def pass_over(self, uid: int) -> None:
-        """The group began after the doubts: it has no past that could be forgotten here."""
+        """The group began after the suspicions: it has no past that could be forgotten here."""
         log = self._groups[uid]
         log.lost = log.lost.difference(self.places()) or NOTHING_LOST
 
     def begin(self) -> int:
-        """Take every group for damaged until it is refilled; return the doubt, for `write`."""
+        """Take every group for damaged until it is refilled; return the suspicion, for `write`."""
         segment = self._writer.active.segment
         count = sum(where >> 32 == segment for where in self._lost)
         offset = min(records.BEHIND + count, records.SEGMENT_HEADER_COPY - 1)
@@ -63,7 +63,7 @@ class Doubts:
         return where
 
     def write(self, where: int, promises: Promises) -> None:
-        """w: Make a doubt last, with the promises that it comes from."""
+        """w: Make a suspicion last, with the promises that it comes from."""
         writer = self._writer
         with writer.lock:
             state = writer.state
@@ -76,7 +76,7 @@ class Doubts:
             writer.append(batch)
 
     def write_end(self, places: Sequence[int]) -> None:
-        """w: Note that doubts are over."""
+        """w: Note that suspicions are over."""
         writer = self._writer
         with writer.lock:
             state = writer.state

@@ -79,7 +79,7 @@ class LogForgotten:
 
 
 @dataclass(slots=True)
-class Doubted:
+class RegressionSuspected:
     """The disk is new and the group is not."""
 
 
@@ -145,8 +145,8 @@ class RefillRecorded:
 
 
 @dataclass(slots=True)
-class DoubtsEnded:
-    """Doubts about all of the member's log are over (peer_logs.py)."""
+class SuspicionEnded:
+    """Suspicions about all of the member's log are over (peer_logs.py)."""
 
     is_log_damaged: bool
 
@@ -154,7 +154,7 @@ class DoubtsEnded:
 Event: TypeAlias = (
     LogOpened
     | LogForgotten
-    | Doubted
+    | RegressionSuspected
     | Contradicted
     | Released
     | FellBehind
@@ -163,7 +163,7 @@ Event: TypeAlias = (
     | LiveCompared
     | SnapshotInstalled
     | RefillRecorded
-    | DoubtsEnded
+    | SuspicionEnded
 )
 
 
@@ -180,7 +180,7 @@ class Action(Enum):
     RUN = auto()
 
 
-class Trust:
+class ReplicaHealth:
     """State: the losses, and how far the refill is.
 
     Invariants: `may_vote` says that there are no losses; then nothing is missing or waited for.
@@ -204,7 +204,7 @@ class Trust:
         self.heard = 0
 
     @property
-    def is_doubted(self) -> bool:
+    def is_suspected(self) -> bool:
         """Whether an earlier disk may have held more."""
         return Loss.PAST in self.losses
 
@@ -236,7 +236,7 @@ class Trust:
         self.losses |= Loss.LOG
         self.needs_repair = True
 
-    def _doubted(self, _: Doubted) -> None:
+    def _suspected(self, _: RegressionSuspected) -> None:
         self.losses |= Loss.PAST
 
     def _contradicted(self, _: Contradicted) -> None:
@@ -302,7 +302,7 @@ class Trust:
         self._forget_what_is_missing()
         return None if self.losses else Action.RUN
 
-    def _doubts_ended(self, event: DoubtsEnded) -> Action | None:
+    def _suspicion_ended(self, event: SuspicionEnded) -> Action | None:
         if self.may_vote or self.needs_repair or event.is_log_damaged:
             return None
         self.losses &= ~Loss.ENTRIES
@@ -320,17 +320,17 @@ def _is_reached(heard: int, event: Progressed) -> bool:
     return event.applied >= target and event.term == event.own_term == event.log.term(target)
 
 
-Trust._HANDLERS = {
-    LogOpened: Trust._log_opened,
-    LogForgotten: Trust._log_forgotten,
-    Doubted: Trust._doubted,
-    Contradicted: Trust._contradicted,
-    Released: Trust._released,
-    FellBehind: Trust._fell_behind,
-    LeaderSaid: Trust._leader_said,
-    Progressed: Trust._progressed,
-    LiveCompared: Trust._live_compared,
-    SnapshotInstalled: Trust._snapshot_installed,
-    RefillRecorded: Trust._refill_recorded,
-    DoubtsEnded: Trust._doubts_ended,
+ReplicaHealth._HANDLERS = {
+    LogOpened: ReplicaHealth._log_opened,
+    LogForgotten: ReplicaHealth._log_forgotten,
+    RegressionSuspected: ReplicaHealth._suspected,
+    Contradicted: ReplicaHealth._contradicted,
+    Released: ReplicaHealth._released,
+    FellBehind: ReplicaHealth._fell_behind,
+    LeaderSaid: ReplicaHealth._leader_said,
+    Progressed: ReplicaHealth._progressed,
+    LiveCompared: ReplicaHealth._live_compared,
+    SnapshotInstalled: ReplicaHealth._snapshot_installed,
+    RefillRecorded: ReplicaHealth._refill_recorded,
+    SuspicionEnded: ReplicaHealth._suspicion_ended,
 }

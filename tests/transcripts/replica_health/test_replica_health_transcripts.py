@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.transcripts.replica_health.runner import Transcript
 from tests.transcripts.scenarios import assert_holds, found_in
-from tests.transcripts.trust.runner import Transcript
 
 SCENARIOS = found_in(__file__, at_least=6)
 

@@ -77,6 +77,12 @@ class Client:
         """Open a Publish call."""
         return Call(self._stub.Publish, sent or metadata())
 
+    def publish_batch(
+        self, request: Any, *sent: tuple[str, str | bytes], timeout_s: float = DEADLINE_S
+    ) -> Any:
+        """Publish, and return what became of it."""
+        return self._stub.PublishBatch(request, metadata=sent or metadata(), timeout=timeout_s)
+
     def consume(self, *sent: tuple[str, str], **subscription: Any) -> Call:
         """Open a Consume call and subscribe."""
         call = Call(self._stub.Consume, sent or metadata())

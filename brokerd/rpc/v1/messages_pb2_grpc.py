@@ -39,6 +39,11 @@ class MessagesStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishResponse.FromString,
                 _registered_method=True)
+        self.PublishBatch = channel.unary_unary(
+                '/brokerd.v1.Messages/PublishBatch',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishResponse.FromString,
+                _registered_method=True)
         self.Consume = channel.stream_stream(
                 '/brokerd.v1.Messages/Consume',
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeRequest.SerializeToString,
@@ -56,6 +61,14 @@ class MessagesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PublishBatch(self, request, context):
+        """The same for some publications and no more: answered when each of them has its outcome. A call that fails
+        for a mistake in one of them has published none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Consume(self, request_iterator, context):
         """First request: subscribe. Then credit and settlements.
         """
@@ -68,6 +81,11 @@ def add_MessagesServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Publish': grpc.stream_stream_rpc_method_handler(
                     servicer.Publish,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishResponse.SerializeToString,
+            ),
+            'PublishBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.PublishBatch,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishResponse.SerializeToString,
             ),
@@ -102,6 +120,33 @@ class Messages:
             request_iterator,
             target,
             '/brokerd.v1.Messages/Publish',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/PublishBatch',
             brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_messages__pb2.PublishResponse.FromString,
             options,

@@ -30,7 +30,7 @@ from brokerd.core.ranges import RangeSet, normalize
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
-from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller, first_of
+from brokerd.server.grpc.publish_channel import NAME_BYTES_MAX, Caller, first_of
 from brokerd.server.messages import message_checks
 from brokerd.server.queues.deliveries import LocalConsumer, Part
 from brokerd.server.queues.stream import ChannelStream, Settle

@@ -130,6 +130,11 @@ class GrpcServer:
             request_deserializer=None,
             response_serializer=messages_pb2.PublishResponse.SerializeToString,
         )
+        self.handlers[b"/brokerd.v1.Messages/PublishBatch"] = grpc.unary_unary_rpc_method_handler(
+            self._servicers.messages.PublishBatch,
+            request_deserializer=bytes,
+            response_serializer=messages_pb2.PublishResponse.SerializeToString,
+        )
         telemetry_pb2_grpc.add_TelemetryServicer_to_server(  # type: ignore[no-untyped-call]
             self._servicers.telemetry, self
         )

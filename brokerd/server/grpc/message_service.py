@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
+from brokerd.amqp import errors
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.grpc import rpc_auth, rpc_errors
+from brokerd.server.grpc.batch_publisher import BatchPublisher
+from brokerd.server.grpc.call_guest import CallGuest
 from brokerd.server.grpc.consume_stream import ConsumeStream
-from brokerd.server.grpc.publish_stream import Caller, PublishStream
+from brokerd.server.grpc.publish_channel import Caller
+from brokerd.server.grpc.publish_stream import PublishStream
 
 if TYPE_CHECKING:
     from brokerd.server.access.admission import Admission
@@ -33,19 +37,11 @@ CREDENTIAL_EXPIRED = "credential expired"
 TIMER_S_MAX = 30 * 86_400.0
 
 
-class Call:
-    """One call as the register of connections sees it: it can be ended from outside."""
+class Call(CallGuest):
+    """One streaming call."""
 
     def __init__(self, caller: Caller, uid: int, peer: str, connected_ms: int) -> None:
-        """peer: as gRPC spells it."""
-        self.vhost = caller.vhost
-        self.user = caller.user
-        self.identity = caller.identity
-        self.name = caller.name
-        self.caller = caller
-        self.uid = uid
-        self.peer = rpc_auth.peer_address(peer), rpc_auth.peer_port(peer)
-        self.connected_ms = connected_ms
+        super().__init__(caller, uid, peer, connected_ms)
         self._reason: tuple[grpc.StatusCode, str] | None = None
         self._work: asyncio.Task[None] | None = None
 
@@ -76,7 +72,7 @@ class Call:
         left_s = max(0.0, self.identity.expires_ms / 1000 - time.time())
         loop = asyncio.get_running_loop()
         return loop.call_later(
-            min(left_s, TIMER_S_MAX), self._end, grpc.StatusCode.UNAUTHENTICATED, CREDENTIAL_EXPIRED
+            min(left_s, TIMER_S_MAX), self.end, grpc.StatusCode.UNAUTHENTICATED, CREDENTIAL_EXPIRED
         )
 
     @property
@@ -84,34 +80,11 @@ class Call:
         """Tell whether nobody has ended it."""
         return self._reason is None
 
-    def close(self, code: int, text: str) -> None:
-        """End it: its user or vhost is gone, or an administrator has said so."""
-        self._end(grpc.StatusCode.ABORTED, f"{code}: {text}")
-
-    def _end(self, code: grpc.StatusCode, text: str) -> None:
+    def end(self, code: grpc.StatusCode, text: str) -> None:
+        """End it with a status."""
         self._reason = code, text
         if self._work is not None:
             self._work.cancel()
-
-    def rights_changed(self) -> None:
-        """End a Consume call that may not read its queue any more.
-
-        A Publish call is refused with its next message, when what it sent before is answered.
-        """
-        caller = self.caller
-        view = caller.access.view
-        if self.identity.is_gone(view):
-            self.close(320, f"user '{self.user}' is deleted")
-            return
-        if self.vhost not in view.vhosts:
-            self.close(320, f"vhost '{self.vhost}' is deleted")
-            return
-        caller.tags = tuple(sorted(self.identity.tags_in(view)))
-        if caller.reads is None:
-            return
-        refused = caller.access.check("read", "queue", caller.reads)
-        if refused is not None:
-            self._end(grpc.StatusCode.PERMISSION_DENIED, refused.text)
 
 
 def _vhost_of(metadata: Mapping[str, str]) -> str:
@@ -145,6 +118,8 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
         self._admission = admission
         self._calls = calls
         self._has_started = has_started
+        #: By connection, user and vhost.
+        self._publishers: dict[tuple[str, str, str], BatchPublisher] = {}
 
     async def Publish(self, request_iterator: AsyncIterator[list[bytes]], context: Context) -> None:
         """Publish with confirms; requests come as octets (publication_reader.py), in batches."""
@@ -152,6 +127,38 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             context,
             lambda caller: PublishStream(self._services, caller, context).run(request_iterator),
         )
+
+    async def PublishBatch(self, request: bytes, context: Context) -> messages_pb2.PublishResponse:
+        """Publish what a request has, which comes as octets, and return what became of it."""
+        publisher = await self._publisher(context)
+        try:
+            return await publisher.publish(request)
+        except (errors.AmqpError, rpc_errors.CallRefused) as error:
+            await rpc_errors.abort(context, error)
+
+    async def _publisher(self, context: Context) -> BatchPublisher:
+        """Return what publishes the batches of this caller on this connection."""
+        who = await self._callers.authenticate(context, None)
+        vhost = await self._vhost(context)
+        key = (context.peer(), who.user, vhost)
+        known = self._publishers.get(key)
+        if known is not None and known.identity == who.identity:
+            return known
+        caller = await self._open(context)
+        unwatch: Callable[[], None]
+
+        def ended(publisher: BatchPublisher) -> None:
+            unwatch()
+            self._calls.call_gone(publisher)
+            if self._publishers.get(key) is publisher:
+                del self._publishers[key]
+
+        publisher = BatchPublisher(self._services, caller, context.peer(), ended)
+        call: Any = context
+        unwatch = call.watch_connection(publisher.connection_lost)
+        self._publishers[key] = publisher
+        self._calls.call_opened(publisher)
+        return publisher
 
     async def Consume(
         self, request_iterator: AsyncIterator[messages_pb2.ConsumeRequest], context: Context
@@ -201,10 +208,7 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
                     f"{CALLS_MAX} calls of Messages are open at this member",
                 ),
             )
-        try:
-            vhost = _vhost_of(rpc_auth.metadata_of(context))
-        except ValueError as error:
-            await rpc_errors.abort(context, error)
+        vhost = await self._vhost(context)
         refusal = self._admission.may_open(who.identity, vhost)
         if refusal is None:
             refusal = self._admission.may_open_channel(who.user)
@@ -214,3 +218,10 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             )
         name = f"gRPC {rpc_auth.peer_text(context.peer())}"
         return Caller(who.identity, self._admission.access(who.identity, vhost), name)
+
+    @staticmethod
+    async def _vhost(context: Context) -> str:
+        try:
+            return _vhost_of(rpc_auth.metadata_of(context))
+        except ValueError as error:
+            await rpc_errors.abort(context, error)

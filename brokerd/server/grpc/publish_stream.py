@@ -1,7 +1,6 @@
 """One Publish call of the Messages service: batches in, confirmed and rejected ranges out.
 
-The same checks, router, publisher and confirms as an AMQP channel in confirm mode (session.py); the
-client numbers its messages itself, and those numbers are the ones that `Confirms` tracks.
+The client numbers its messages itself, and those numbers are the ones that `Confirms` tracks.
 """
 
 from __future__ import annotations
@@ -14,52 +13,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from brokerd.amqp import errors, methods
-from brokerd.core.alarms import resources_in
 from brokerd.core.catalog.router import RouteResult
-from brokerd.core.confirms import SequenceConfirms
 from brokerd.core.message import Content
 from brokerd.core.ranges import count_of
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_errors
-from brokerd.server.grpc.publication_reader import (
-    PUBLICATIONS_MAX,
-    Alike,
-    Key,
-    PublicationReader,
-)
-from brokerd.server.messages.pipeline import Pipeline, Target
+from brokerd.server.grpc.publication_reader import Alike, Key, PublicationReader
+from brokerd.server.grpc.publish_channel import Caller, PublishChannel, does_not_rise, first_of
+from brokerd.server.messages.pipeline import Target
 from brokerd.server.queues.turn import BATCH_BYTES_MAX
-from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
-    from brokerd.core.catalog.identity import Identity
-    from brokerd.core.catalog.permissions import Access
     from brokerd.server.grpc.ports import StreamServices
-
-#: Publications that may be unconfirmed before reading stops.
-UNCONFIRMED_MAX = 65_536
-#: Different (exchange, routing key, mandatory) a call remembers.
-TARGETS_MAX = 1024
-NAME_BYTES_MAX = 255
-#: How often a call that an alarm has stopped looks whether it is over.
-ALARM_POLL_S = 0.1
-
-
-class Caller:
-    """What the checks of a publish ask of a connection, and what listings show of one."""
-
-    __slots__ = ("access", "identity", "name", "reads", "tags", "user", "vhost")
-
-    def __init__(self, identity: Identity, access: Access, name: str) -> None:
-        """access: its rights in the vhost; name: as logs and listings have it."""
-        self.identity = identity
-        self.vhost = access.vhost
-        self.user = identity.user
-        self.name = name
-        self.tags = tuple(sorted(identity.tags))
-        self.access = access
-        #: The queue that a Consume call reads, once it does.
-        self.reads: str | None = None
 
 
 @dataclass(slots=True)
@@ -80,16 +45,7 @@ class _Run:
         return self.size < BATCH_BYTES_MAX
 
 
-async def first_of(*parts: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Wait until a part of a call has ended, and fail as it has: a client that is not told of a
-    defect waits for its deadline.
-    """
-    done, _ = await asyncio.wait(parts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    for part in done:
-        part.result()
-
-
-class PublishStream:
+class PublishStream(PublishChannel):
     """State of one call.  Invariant: every sequence taken is awaited, due, or has been answered.
 
     In one piece: the reader and the writer of a call share all of it, batch by batch.
@@ -101,39 +57,16 @@ class PublishStream:
         caller: Caller,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
-        self._services = services
-        self._topology = services.topology
-        self._messages = services.messages
-        self._counters = services.messages.counters
-        self._caller = caller
+        super().__init__(services, caller)
         self._context = context
-        self._uid = services.identity.next_uid()
-        self._confirms = SequenceConfirms()
-        self._totals = self._counters.totals[client_totals.GRPC]
-        self._clock = self._counters.confirm_clock(caller.vhost, caller.user, self._totals)
-        self._returned: list[messages_pb2.Returned] = []
-        #: Bytes on their way to queues.
-        self._bytes = 0
-        #: Queues with too much on its way.
-        self._held: set[str] = set()
         #: Something is to be written, or the reader has ended.
         self._due = asyncio.Event()
-        #: The reader may look again whether there is room.
-        self._room = asyncio.Event()
         self._reading_done = False
         self._run: _Run | None = None
         self._is_offer_due = False
         #: Fails when what was read could not be sent, which is a defect of ours.
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._revision = 0
-        self._targets: dict[Key, Target] = {}
         self._reader = PublicationReader(services.messages.profile.max_message_size)
-        self._stream = services.queue_client.open(
-            self._uid, self.answered, source=self, in_flight=self._in_flight
-        )
-        self._pipeline = Pipeline(
-            services.messages, services.replies, caller, self._stream, self, self._totals
-        )
 
     async def run(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Serve the call: until the client closes its side and everything is answered.
@@ -203,38 +136,6 @@ class PublishStream:
         self._stream.offer()
         self._due.set()
 
-    async def _wait_for_room(self) -> None:
-        """Hold the client back: alarms (R-ALM-2), and what is on its way (hot-path.md rule 7)."""
-        if reason := self._services.blocking_reason():
-            await self._wait_for_alarms(reason)
-        limit = self._services.limits.unconfirmed_bytes
-        while (
-            self._bytes > limit
-            or self._held
-            or self._confirms.outstanding > UNCONFIRMED_MAX
-            or len(self._returned) > PUBLICATIONS_MAX
-        ):
-            self._room.clear()
-            await self._room.wait()
-
-    async def _wait_for_alarms(self, reason: str) -> None:
-        """Count as blocked until no alarm is on anywhere, or the call ends (R-ALM-2)."""
-        services, caller = self._services, self._caller
-        services.blocked.add(caller, services.clock_ms(), reason)
-        since_us, resources = self._counters.clock_us(), set(resources_in(reason))
-        try:
-            # An alarm wakes connections, and there are few calls.
-            while reason := services.blocking_reason():
-                resources.update(resources_in(reason))
-                await asyncio.sleep(ALARM_POLL_S)
-        finally:
-            services.blocked.discard(caller)
-            blocked_ms = (self._counters.clock_us() - since_us) // 1000
-            cause = " & ".join(sorted(resources))
-            self._counters.throttle(
-                caller.vhost, caller.user, caller.name, "call_held", blocked_ms, cause
-            )
-
     def _take(self, requests: list[bytes]) -> None:
         found: list[Alike] = []
         try:
@@ -248,6 +149,8 @@ class PublishStream:
     def _publish(self, alike: Alike) -> None:
         head, bodies = alike.head, alike.bodies
         key, header = head.key, head.header
+        if self._revision != self._topology.topology_revision:
+            self._finish_run()
         target = self._target(key)
         if target.result is None or not head.is_plain:
             self._finish_run()
@@ -265,33 +168,7 @@ class PublishStream:
 
     def _number(self, sequence: int, count: int) -> None:
         if not self._confirms.number(sequence, count):
-            raise rpc_errors.CallRefused(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"sequence {sequence}: sequences must rise, {self._confirms.next_sequence} or more "
-                "was expected (the first one is at least 1)",
-            )
-
-    def _target(self, key: Key) -> Target:
-        """Return what is known of an exchange and key, good for one revision of the topology."""
-        if self._revision != self._topology.topology_revision:
-            self._finish_run()
-            self._revision = self._topology.topology_revision
-            self._targets.clear()
-        target = self._targets.get(key)
-        if target is None:
-            exchange, routing_key, mandatory = key
-            for what, text in (("exchange", exchange), ("routing_key", routing_key)):
-                if len(text.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
-                    raise rpc_errors.CallRefused(
-                        grpc.StatusCode.INVALID_ARGUMENT,
-                        f"{what} is longer than {NAME_BYTES_MAX} bytes",
-                    )
-            method = methods.BasicPublish(0, exchange, routing_key, mandatory)
-            target = self._pipeline.resolve(method, self._revision)
-            if len(self._targets) >= TARGETS_MAX:
-                self._targets.clear()
-            self._targets[key] = target
-        return target
+            raise does_not_rise(sequence, self._confirms.next_sequence)
 
     def _publish_special(self, sequence: int, body: bytes, target: Target, header: bytes) -> None:
         """Publish one message whose properties concern the broker, or decide where it goes."""
@@ -303,18 +180,6 @@ class PublishStream:
         run, self._run = self._run, None
         if run is not None and run.contents:
             self._send(run.target, run.result, run.contents, run.first, run.target.replies)
-
-    def _send(
-        self,
-        target: Target,
-        result: RouteResult,
-        contents: list[Content],
-        first: int,
-        replies: tuple[str, ...],
-    ) -> None:
-        self._pipeline.send(
-            target.method, result, contents, first, replies, self._confirms, self._clock
-        )
 
     def returned(
         self,
@@ -337,20 +202,6 @@ class PublishStream:
         for first, count, accepted in outcomes:
             self._confirms.answered(first, count, accepted)
         self._due.set()
-
-    def _in_flight(self, size: int) -> None:
-        self._bytes += size
-        if size < 0:
-            self._room.set()
-
-    def hold_flow(self, reason: str) -> None:
-        """Read no more since too much is on its way to a queue."""
-        self._held.add(reason)
-
-    def release_flow(self, reason: str) -> None:
-        """That has arrived."""
-        self._held.discard(reason)
-        self._room.set()
 
     async def _write(self) -> None:
         """Write answers as they come; end once the reader has ended and all is answered."""

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn, Protocol
 from urllib.parse import quote
 
@@ -74,6 +74,10 @@ class Connection(Protocol):
 
     def call_ended(self, call: RpcCall) -> None:
         """A call has its status, or was given up."""
+        ...
+
+    def watch(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call lost() when the connection is gone, unless what is returned is called before."""
         ...
 
 
@@ -301,6 +305,10 @@ class RpcCall:
     def peer(self) -> str:
         """Return the caller's address as gRPC spells it."""
         return self._connection.peer
+
+    def watch_connection(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """See Connection.watch."""
+        return self._connection.watch(lost)
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the headers that are not HTTP/2's own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import grpc
@@ -124,6 +124,9 @@ class RpcConnection(asyncio.BufferedProtocol):
         #: What calls had to send at the last check, and since when it is the same.
         self._unread: dict[RpcCall, tuple[memoryview, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        #: Those who are told when it is gone; by number, as one may watch twice.
+        self._watching: dict[int, Callable[[], None]] = {}
+        self._last_watch = 0
 
     # ---- asyncio.BufferedProtocol ---------------------------------------------------------------
 
@@ -136,7 +139,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._operator = operator_login.certificate_of(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(STRANGER_WRITE_BYTES)
         self._server.connected(self)
-        self._watch()
+        self._check_later()
         self._flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -168,6 +171,8 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         for call in list(self.calls.values()):
             call.cancel()
+        for lost in list(self._watching.values()):
+            lost()
         self._server.ended(self)
 
     # ---- what comes -----------------------------------------------------------------------------
@@ -301,6 +306,12 @@ class RpcConnection(asyncio.BufferedProtocol):
         if not self._is_ending and self._login is None:
             self._take_events()
 
+    def watch(self, lost: Callable[[], None]) -> Callable[[], None]:
+        """Call lost() when it is gone, unless what is returned is called before."""
+        self._last_watch = number = self._last_watch + 1
+        self._watching[number] = lost
+        return lambda: self._watching.pop(number, None) and None
+
     def call_ended(self, call: RpcCall) -> None:
         """A call has its status, or was given up."""
         self.calls.pop(call.stream.id, None)
@@ -425,7 +436,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _watch(self) -> None:
+    def _check_later(self) -> None:
         self._check_due = self._loop.time() + CHECK_S
         self._timer = self._loop.call_at(self._check_due, self._check)
 
@@ -451,7 +462,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             self._stop_stalled()
             if not self._is_paused:
                 self._stop_unread()
-        self._watch()
+        self._check_later()
 
     def _stop_stalled(self) -> None:
         """End large messages that do not come, so that their memory serves others."""

@@ -315,6 +315,31 @@ def test_too_many_publications_in_one_request_are_refused(client: Client) -> Non
     assert details == "more than 4096 publications in one request"
 
 
+def test_a_batch_is_answered_with_the_outcome_of_each(client: Client, channel: Any) -> None:
+    limit = {"x-queue-type": "classic", "x-max-length": 2, "x-overflow": "reject-publish"}
+    with queue_of(channel, "small", **limit) as queue, queue_of(channel, "quorum") as quorum:
+        answer = client.publish_batch(
+            batch(
+                *(publication(n, queue, b"%d" % n) for n in (1, 2, 3)),
+                publication(7, "nowhere", mandatory=True),
+                publication(9, quorum, b"9"),
+            )
+        )
+        assert numbers([answer], "confirmed") == [1, 2, 7, 9]
+        assert numbers([answer], "rejected") == [3]
+        assert [(each.sequence, each.reply_code) for each in answer.returned] == [(7, 312)]
+        assert (ready(channel, queue), ready(channel, quorum)) == (2, 1)
+        # Each call numbers for itself.
+        again = client.publish_batch(batch(publication(1, quorum)))
+        assert numbers([again], "confirmed") == [1]
+        # One of them is wrong: none was published.
+        with pytest.raises(grpc.RpcError) as caught:
+            client.publish_batch(batch(publication(1, quorum), publication(2, "q", exchange="no")))
+        error: Any = caught.value
+        assert error.code() is grpc.StatusCode.NOT_FOUND
+        assert ready(channel, quorum) == 2
+
+
 def test_no_more_is_sent_than_there_is_credit_for(client: Client, channel: Any) -> None:
     with queue_of(channel, "credit") as queue:
         for n in range(10):

@@ -14,7 +14,7 @@ from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.connections import GuestCall
 from brokerd.server.grpc import message_service, rpc_errors
 from brokerd.server.grpc.message_service import MessageService
-from brokerd.server.grpc.publish_stream import Caller
+from brokerd.server.grpc.publish_channel import Caller
 from brokerd.server.queues.identity import Process
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody

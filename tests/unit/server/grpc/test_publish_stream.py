@@ -18,11 +18,12 @@ from brokerd.core.catalog.identity import Identity
 from brokerd.core.queue import enqueue_commands
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.blocked_clients import BlockedClients
-from brokerd.server.grpc import rpc_call
+from brokerd.server.grpc import rpc_auth, rpc_call
 from brokerd.server.grpc.consume_stream import ConsumeStream
 from brokerd.server.grpc.grpc_server import GrpcServer
 from brokerd.server.grpc.message_service import MessageService
-from brokerd.server.grpc.publish_stream import Caller, PublishStream
+from brokerd.server.grpc.publish_channel import Caller
+from brokerd.server.grpc.publish_stream import PublishStream
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.identity import Process
@@ -63,11 +64,12 @@ class Groups:
             raise self.defect
         self.sent.append((enqueue_commands.EnqueueView(command).count, done))
 
-    def answer(self) -> None:
-        """Take over what came first."""
+    def answer(self, taken: int | None = None) -> None:
+        """Take over what came first, or so much of it."""
         count, done = self.sent.pop(0)
-        taken = enqueue_commands.EnqueueStatus.OK
-        done(ReplyStatus.OK, enqueue_commands.encode_enqueue_reply(taken, count))
+        ok = enqueue_commands.EnqueueStatus.OK
+        accepted = count if taken is None else taken
+        done(ReplyStatus.OK, enqueue_commands.encode_enqueue_reply(ok, accepted))
 
 
 @dataclass
@@ -107,6 +109,13 @@ class Services:
         return Caller(GUEST, GUEST.access(self.catalog.view, "/"), "a test")
 
 
+class AnyCaller:
+    """Callers of whom each is guest."""
+
+    async def authenticate(self, context: Any, needed: Any) -> rpc_auth.Caller:
+        return rpc_auth.Caller(GUEST)
+
+
 class Door(MessageService):
     """Lets everybody in as guest."""
 
@@ -124,7 +133,8 @@ async def served(services: Any) -> AsyncIterator[tuple[Any, GrpcServer]]:
     )
     nobody: Any = Nobody()
     callers: Any = OneCaller("good")
-    messages = Door(services, nobody, nobody, Calls(), lambda: True)
+    anybody: Any = AnyCaller()
+    messages = Door(services, anybody, nobody, Calls(), lambda: True)
     others = servicers()
     server = GrpcServer(config.limits, callers, replace(others, messages=messages), [])
     await server.start(config)

@@ -127,11 +127,13 @@ test-compiled: compiled ## the compiled form: the pure rooms' tests, three world
 spec-coverage: setup ## rules of the specification, and the tests that cover them
 	@$(BIN)/python tools/spec_coverage.py
 
-lint: setup ## ruff, mypy strict, import contracts
+lint: setup ## ruff, mypy strict, import contracts, buf's rules for protos/
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/buf lint
+	@$(BIN)/python tools/check_protos.py
 
 protos: setup ## generate brokerd/rpc/v1 from protos/
 	@$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. protos/brokerd/rpc/v1/*.proto

@@ -279,6 +279,22 @@ class Pieces(Generic[P]):
             return None
         return self._pieces[i]
 
+    def starting_at(self, number: int) -> Iterator[P]:
+        """Yield the pieces from the one that covers this number, or the next one, on."""
+        i = max(self._head, bisect_right(self._firsts, number, self._head) - 1)
+        if i < len(self._pieces) and self._pieces[i].end <= number:
+            i += 1
+        while i < len(self._pieces):
+            yield self._pieces[i]
+            i += 1
+
+    def backward(self) -> Iterator[P]:
+        """Yield the pieces, the last one first."""
+        i = len(self._pieces)
+        while i > self._head:
+            i -= 1
+            yield self._pieces[i]
+
     def first(self) -> P | None:
         """Return the first piece, which stays."""
         return self._pieces[self._head] if self._head < len(self._pieces) else None

@@ -62,6 +62,13 @@ class Entry:
         sums = self._sums or self._add_up(self.columns)
         return sums[end - self.first] - sums[first - self.first]
 
+    def size_of(self, number: int) -> int:
+        """Return the size of one message; nothing is added up for it."""
+        if self.columns is None:
+            return self.size
+        at = 4 * (number - self.first)
+        return sum([int.from_bytes(column[at : at + 4], "little") for column in self.columns])
+
     def fitting(self, first: int, end: int, room_bytes: int) -> int:
         """Return how many messages from `first` on have at most `room_bytes` together."""
         if room_bytes < 0:

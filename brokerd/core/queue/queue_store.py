@@ -133,6 +133,18 @@ class Store:
         """
         return [(priority, self._levels[priority].count) for priority in self._order]
 
+    def returned(self) -> deque[Span]:
+        """Return what came back and is served before all levels; to be looked at only."""
+        return self._returns or deque()
+
+    def back(self, priority: int) -> Pieces[Span]:
+        """Return what of a level came back to where it was; to be looked at only."""
+        return self._levels[priority].back
+
+    def fresh(self, priority: int) -> ReadySpans:
+        """Return all else of a level; to be looked at only."""
+        return self._levels[priority].fresh
+
     def memory_bytes(self) -> int:
         """Estimate what entries and their spans take, and their rows in the log's table."""
         alive = self._live.count()

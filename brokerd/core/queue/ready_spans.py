@@ -122,6 +122,21 @@ def is_plain(span: Span) -> bool:
     )
 
 
+def _was_out(item: Span | Block) -> bool:
+    return isinstance(item, Span) and bool(item.acquired_count)
+
+
+def _first_of(item: Span | Block) -> int:
+    return item.first if isinstance(item, Span) else item.firsts[0]
+
+
+def _is_before(item: Span | Block, number: int, since_ms: int) -> bool:
+    """Return whether all messages of an item are lower or came earlier."""
+    if isinstance(item, Span):
+        return item.end <= number or item.entry.enqueued_ms < since_ms
+    return item.firsts[-1] + item.counts[-1] <= number or item.enqueued[-1] < since_ms
+
+
 class ReadySpans:
     """First in, first out: `head`, then `middle`, then `tail`.
 
@@ -215,6 +230,60 @@ class ReadySpans:
         yield from self.head
         yield from self.middle
         yield from self.tail
+
+    # Messages that were never out stand in order of their numbers, and of the time at which they
+    # came.  One that came back stands behind them: its number is lower than those before it.
+
+    def find_from(self, number: int, since_ms: int) -> int:
+        """Return where to look for messages from a number and a time on: before it is none."""
+        low, high = 0, len(self.head) + len(self.middle) + len(self.tail)
+        while low < high:
+            middle = (low + high) // 2
+            at = middle
+            while at < high and _was_out(self._at(at)):
+                at += 1
+            if at == high:
+                high = middle
+            elif _is_before(self._at(at), number, since_ms):
+                low = at + 1
+            else:
+                high = middle
+        return low
+
+    def find(self, number: int, acquired_count: int) -> int:
+        """Return where a message stands that had come back so often; if it has gone: 0, since all
+        before it have.
+        """
+        if acquired_count:
+            spans = ((at, item) for at, item in enumerate(self.items()) if isinstance(item, Span))
+            for at, span in spans:
+                is_same = span.acquired_count == acquired_count
+                if is_same and span.first <= number < span.end:
+                    return at
+            return 0
+        start = at = self.find_from(number, 0)
+        size = len(self.head) + len(self.middle) + len(self.tail)
+        while at < size and _was_out(self._at(at)):
+            at += 1
+        return at if at < size and _first_of(self._at(at)) <= number else start
+
+    def items_from(self, at: int) -> Iterator[Span | Block]:
+        """Yield what `items` does, from one of them on."""
+        for fifo in (self.head, self.middle, self.tail):
+            yield from islice(fifo, min(at, len(fifo)), None)
+            at = max(0, at - len(fifo))
+
+    def items_backward(self) -> Iterator[Span | Block]:
+        """Yield what `items` does, the last one first."""
+        for fifo in (self.tail, self.middle, self.head):
+            yield from reversed(fifo)
+
+    def _at(self, at: int) -> Span | Block:
+        for fifo in (self.head, self.middle):
+            if at < len(fifo):
+                return fifo[at]
+            at -= len(fifo)
+        return self.tail[at]
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks in order."""

@@ -37,7 +37,7 @@ class MemberQueues:
         self.records: dict[int, Queue] = {}
         #: Those whose leader is here, with its term; queues/leaders.py changes it.
         self.led: dict[int, int] = {}
-        self._views = MessageViews(self._entry_data)
+        self._views = MessageViews(self.entry_data)
         self.caches = BodyCaches(self._views, log_cache)
         #: Figures of those that have a replica here, for whoever adds up or sorts all.
         self.table = QueueTable(host, self, self._without_vote)
@@ -63,6 +63,10 @@ class MemberQueues:
         machine = self.host.machine_of(uid)
         assert isinstance(machine, QueueMachine)
         return machine
+
+    def hears_most(self, uid: int) -> bool:
+        """Tell whether most voters of a group that has a replica here are up."""
+        return self.host.liveness.hears_most(self.host.status_of(uid).members)
 
     def summary(self, uid: int) -> bytes:
         """Return what walks over all queues read of one that has a replica here."""
@@ -112,5 +116,6 @@ class MemberQueues:
         nobody = ConsumerId("", 0, 0, "")
         return reply + b"\n" + delivery_codec.encode(nobody, [(run, found)])
 
-    def _entry_data(self, uid: int, index: int) -> bytes | None:
+    def entry_data(self, uid: int, index: int) -> bytes | None:
+        """Return a log entry, None where it is not here any more."""
         return self.host.entry_data(uid, index) if self.host.has_group(uid) else None

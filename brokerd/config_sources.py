@@ -47,9 +47,9 @@ def gather(
     file: Path | None,
     environ: Mapping[str, str],
     flags: Mapping[str, Mapping[str, Any]],
-) -> Given:
+) -> GivenSettings:
     """Return what was given; ConfigError if the file cannot be read."""
-    given = Given(sections)
+    given = GivenSettings(sections)
     if file is not None:
         given.add_file(file)
     for name, text in environ.items():
@@ -102,7 +102,7 @@ def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class Given:
+class GivenSettings:
     """What was given, by whom, and what is wrong with it so far."""
 
     def __init__(self, sections: Sections) -> None:

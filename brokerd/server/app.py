@@ -35,7 +35,7 @@ from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
 from brokerd.server.catalog.boot_definitions import Definitions
-from brokerd.server.composition import Base, Dependencies, Fronts, Member
+from brokerd.server.composition import CoreServices, Dependencies, Fronts, Member
 from brokerd.server.members import identity, kept_catalog
 from brokerd.server.memory import release
 from brokerd.storage.aside import FOLDER, AsideFiles
@@ -241,7 +241,7 @@ async def _start(
     service_manager.notify(service_manager.READY)
 
 
-async def _log_banner(base: Base, first: str) -> None:
+async def _log_banner(base: CoreServices, first: str) -> None:
     """Tell the person who started it what there is; a program that reads JSON has the log."""
     config, view = base.config, base.catalog.view
     guest = view.user(banner.GUEST)

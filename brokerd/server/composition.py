@@ -63,7 +63,7 @@ from brokerd.server.management.figures import Figures
 from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
 from brokerd.server.management.row_cache import RowCache
-from brokerd.server.member_events import MemberEvents, Receive, Rooms
+from brokerd.server.member_events import EventListeners, MemberEvents, Receive
 from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.consumed_queues import ConsumedQueues
@@ -78,7 +78,7 @@ from brokerd.server.members.member_cluster import MemberCluster
 from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
 from brokerd.server.members.stuck_queues import StuckQueues
-from brokerd.server.memory.alarms import AlarmMonitor, Told
+from brokerd.server.memory.alarms import AlarmListeners, AlarmMonitor
 from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
@@ -132,7 +132,7 @@ class Dependencies:
 
 
 @dataclass(slots=True, frozen=True)
-class Base:
+class CoreServices:
     """What all rooms stand on."""
 
     config: BrokerConfig
@@ -221,7 +221,7 @@ class Fronts:
 class Member:
     """One member, built, but for its fronts."""
 
-    base: Base
+    base: CoreServices
     access: Access
     messages: Messages
     members: Members
@@ -238,11 +238,11 @@ def build(given: Dependencies) -> Member:
     messages, members = _rooms(base, given.ask)
     queue_groups = _queue_groups(base, messages, members)
     catalog_events = _catalog_events(base, access, messages, members, queue_groups)
-    events = MemberEvents(_told(base, access, messages, members, catalog_events))
+    events = MemberEvents(_event_listeners(base, access, messages, members, catalog_events))
     return Member(base, access, messages, members, queue_groups, catalog_events, events)
 
 
-def _base(given: Dependencies) -> Base:
+def _base(given: Dependencies) -> CoreServices:
     config, host, groups = given.config, given.host, given.groups
     tasks = Tasks(given.task_ended)
     refused = RefusedPublishes(groups.refusal)
@@ -261,7 +261,7 @@ def _base(given: Dependencies) -> Base:
     this = (given.profile, process, host, groups, limits)
     catalog = MemberCatalog(*this, given.keyring, tasks.spawn)
     queues = MemberQueues(host, groups, given.wal)
-    return Base(
+    return CoreServices(
         config=config,
         profile=given.profile,
         host=host,
@@ -281,7 +281,7 @@ def _base(given: Dependencies) -> Base:
     )
 
 
-def _access(base: Base) -> Access:
+def _access(base: CoreServices) -> Access:
     view, limits, node = base.catalog.view, base.config.limits, base.process.node
     connections: Connections[ClientConnection] = Connections(limits)
     shared_counts = SharedCounts(node, view, connections.counts, base.host)
@@ -317,7 +317,7 @@ def _nudge(catalog: MemberCatalog, client: QueueClient) -> Callable[[int], None]
     return lambda uid: catalog.nudge() if uid == CATALOG_GROUP else client.nudge(uid)
 
 
-def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
+def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
@@ -403,7 +403,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     return messages, members
 
 
-def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGroups:
+def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> QueueGroups:
     leaders, letters, hub = messages.leaders, messages.dead_letter_publisher, messages.deliveries
     queues, view = base.queues, base.catalog.view
     vanished = VanishedQueues(queues, base.host, messages.routing.dropped)
@@ -429,7 +429,11 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
 
 
 def _catalog_events(
-    base: Base, access: Access, messages: Messages, members: Members, queue_groups: QueueGroups
+    base: CoreServices,
+    access: Access,
+    messages: Messages,
+    members: Members,
+    queue_groups: QueueGroups,
 ) -> CatalogEvents:
     leaders, joining = messages.leaders, members.joining
     followers = (joining.dial_members, members.catalog_members.wake)
@@ -461,14 +465,18 @@ def _catalog_events(
     return CatalogEvents(base.catalog, listeners)
 
 
-def _told(
-    base: Base, access: Access, messages: Messages, members: Members, catalog_events: CatalogEvents
-) -> Rooms:
+def _event_listeners(
+    base: CoreServices,
+    access: Access,
+    messages: Messages,
+    members: Members,
+    catalog_events: CatalogEvents,
+) -> EventListeners:
     def heard_again(_node: NodeId, up: bool) -> None:
         if up:
             members.membership.wake_all()
 
-    return Rooms(
+    return EventListeners(
         leaders=messages.leaders,
         stuck=members.stuck,
         alarms=access.alarms,
@@ -487,7 +495,7 @@ def _told(
 
 
 def _received(
-    base: Base, access: Access, messages: Messages, members: Members
+    base: CoreServices, access: Access, messages: Messages, members: Members
 ) -> dict[int, Receive]:
     writer, leaders, replies = base.catalog.writer, messages.leaders, messages.replies
     calls, counts, kinds = members.calls, access.shared_counts, DeliveryKind
@@ -518,7 +526,7 @@ def build_fronts(member: Member) -> Fronts:
     """Build what outsiders connect to."""
     base, access, messages, members = member.base, member.access, member.messages, member.members
     config, process, view = base.config, base.process, base.catalog.view
-    told = Told(
+    listeners = AlarmListeners(
         base.queues.caches,
         (access.partial_messages, base.queue_client.in_flight),
         base.counters,
@@ -537,7 +545,7 @@ def build_fronts(member: Member) -> Fronts:
         catalog=view,
         log_cache=queues.caches.size_bytes,
     )
-    monitor = AlarmMonitor(process.node, config, base.profile, view, told, holders)
+    monitor = AlarmMonitor(process.node, config, base.profile, view, listeners, holders)
     endpoints = _endpoints(base, access, messages)
     federation_calls.serve(members.calls, endpoints.link_rows, endpoints.restart_link)
     alarms = access.alarms.all
@@ -597,7 +605,7 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
     return HttpServer(health.make_app(health_state, pages, config.data_dir / "results"))
 
 
-def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
+def _endpoints(base: CoreServices, access: Access, messages: Messages) -> Endpoints:
     services = ConnectionServices(
         channels=ChannelServices(
             config=base.config,
@@ -646,7 +654,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
 
 
 def _message_service(
-    base: Base, access: Access, messages: Messages, runtime: MemberRuntime
+    base: CoreServices, access: Access, messages: Messages, runtime: MemberRuntime
 ) -> MessageService:
     services = StreamServices(
         limits=base.config.limits,
@@ -703,7 +711,7 @@ def _management_services(
 
 
 def _admin_services(
-    base: Base, access: Access, messages: Messages, members: Members, runtime: MemberRuntime
+    base: CoreServices, access: Access, messages: Messages, members: Members, runtime: MemberRuntime
 ) -> AdminServices:
     return AdminServices(
         callers=access.callers,

@@ -60,7 +60,7 @@ class Alarms(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Rooms:
+class EventListeners:
     """Whom what concerns."""
 
     leaders: Leaders
@@ -83,7 +83,7 @@ class Rooms:
 class MemberEvents:
     """See HostEvents (cluster/groups/host_events.py)."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: EventListeners) -> None:
         self._rooms = rooms
         # Each batch of messages comes this way.
         self._received = rooms.received

@@ -19,7 +19,7 @@ from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.catalog import boot_definitions, cluster_name, member_states
 from brokerd.server.catalog.boot_definitions import Definitions
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.composition import Base, Member
+from brokerd.server.composition import CoreServices, Member
 from brokerd.server.members import repair
 from brokerd.storage.wal import WriteAheadLog
 
@@ -118,7 +118,7 @@ async def _wait_with_contradiction(member: Member) -> None:
     member.catalog_events.load()
 
 
-async def _bootstrap(base: Base, *, has_users: bool) -> dict[str, Any]:
+async def _bootstrap(base: CoreServices, *, has_users: bool) -> dict[str, Any]:
     """Return the operation that makes a new cluster; of several proposers the first one wins."""
     config, checker = base.config, base.checker
     settings = config.auth

@@ -75,7 +75,7 @@ class Liveness(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Told:
+class AlarmListeners:
     """Who hears of each sample, and who is asked for the third alarm."""
 
     caches: Caches
@@ -96,7 +96,7 @@ class AlarmMonitor:
         config: BrokerConfig,
         profile: Profile,
         view: CatalogState,
-        told: Told,
+        told: AlarmListeners,
         holders: memory_breakdown.Holders,
     ) -> None:
         """view: has the settings that were changed at run time.  holders: who holds memory."""

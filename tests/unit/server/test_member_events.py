@@ -10,7 +10,7 @@ import pytest
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.access.cluster_alarms import ClusterAlarms
-from brokerd.server.member_events import MemberEvents, Rooms
+from brokerd.server.member_events import EventListeners, MemberEvents
 
 A = NodeId("a")
 
@@ -64,7 +64,7 @@ class Told:
             self.said.append(("catalog", list(todo)))
 
         self.events = MemberEvents(
-            Rooms(
+            EventListeners(
                 leaders=Leaders(self.said),
                 stuck=Stuck(self.said),
                 alarms=self.alarms,

@@ -15,7 +15,7 @@ from brokerd.core.profiles import profile
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.server.listings.memory_breakdown import Holders
 from brokerd.server.memory import alarms, cgroups
-from brokerd.server.memory.alarms import AlarmMonitor, Told
+from brokerd.server.memory.alarms import AlarmListeners, AlarmMonitor
 from brokerd.server.memory.cgroups import Found
 
 MIB = 1024 * 1024
@@ -63,7 +63,7 @@ def monitor_of(
     holders = Holders(
         NoQueues(), lambda _: False, lambda _: False, Moved(()), list, (), catalog, lambda: 0
     )
-    told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), hear or Deaf().hear, stalls or Stalls())
+    told = AlarmListeners(Deaf(), [Deaf()], Deaf(), Deaf(), hear or Deaf().hear, stalls or Stalls())
     chosen = profile(profile_name) if profile_name else profile()
     return AlarmMonitor("n0", config, chosen, catalog, told, holders)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brokerd.core.catalog import federation_type
-from brokerd.core.catalog.catalog_objects import Binding
+from brokerd.core.catalog import federation_type, spread
+from brokerd.core.catalog.catalog_objects import Binding, Exchange
 from brokerd.core.catalog.exchange_types import HeadersMatch
+from brokerd.core.catalog.spread import PropertyOf, SpreadIndex
 from brokerd.core.catalog.topic_trie import TopicTrie
 
 #: (is a queue, name)
@@ -42,7 +43,13 @@ class DirectIndex:
         if not counts:
             del self._by_key[binding.routing_key]
 
-    def match(self, keys: Sequence[str], headers: Mapping[str, Any] | None, found: Found) -> None:
+    def match(
+        self,
+        keys: Sequence[str],
+        headers: Mapping[str, Any] | None,
+        found: Found,
+        property_of: PropertyOf | None = None,
+    ) -> None:
         """Add destinations of all keys."""
         for key in keys:
             counts = self._by_key.get(key)
@@ -67,7 +74,13 @@ class FanoutIndex:
         """Take it back."""
         _count_down(self._counts, destination)
 
-    def match(self, keys: Sequence[str], headers: Mapping[str, Any] | None, found: Found) -> None:
+    def match(
+        self,
+        keys: Sequence[str],
+        headers: Mapping[str, Any] | None,
+        found: Found,
+        property_of: PropertyOf | None = None,
+    ) -> None:
         """Add them all."""
         found.update(dict.fromkeys(self._counts))
 
@@ -89,7 +102,13 @@ class TopicIndex:
         """Take it back."""
         self.trie.remove(binding.routing_key, destination)
 
-    def match(self, keys: Sequence[str], headers: Mapping[str, Any] | None, found: Found) -> None:
+    def match(
+        self,
+        keys: Sequence[str],
+        headers: Mapping[str, Any] | None,
+        found: Found,
+        property_of: PropertyOf | None = None,
+    ) -> None:
         """Add destinations of all patterns that match any key."""
         for key in keys:
             self.trie.match(key, found)
@@ -113,7 +132,13 @@ class HeadersIndex:
         """Take it back."""
         del self._matches[binding.name]
 
-    def match(self, keys: Sequence[str], headers: Mapping[str, Any] | None, found: Found) -> None:
+    def match(
+        self,
+        keys: Sequence[str],
+        headers: Mapping[str, Any] | None,
+        found: Found,
+        property_of: PropertyOf | None = None,
+    ) -> None:
         """Add destinations whose criteria hold; no headers table is an empty one (R-RT-H6)."""
         headers = headers or {}
         for criteria, destination in self._matches.values():
@@ -121,7 +146,7 @@ class HeadersIndex:
                 found[destination] = None
 
 
-ExchangeIndex = DirectIndex | FanoutIndex | TopicIndex | HeadersIndex
+ExchangeIndex = DirectIndex | FanoutIndex | TopicIndex | HeadersIndex | SpreadIndex
 
 
 def _count_down(counts: dict[Destination, int], destination: Destination) -> None:
@@ -132,14 +157,17 @@ def _count_down(counts: dict[Destination, int], destination: Destination) -> Non
         del counts[destination]
 
 
-def new_index(exchange_type: str, loose: bool) -> ExchangeIndex:
-    """Return an empty index for an exchange of a type."""
+def new_index(exchange: Exchange, loose: bool) -> ExchangeIndex:
+    """Return an empty index for an exchange."""
+    exchange_type = exchange.type
     if exchange_type == "direct":
         return DirectIndex()
     if exchange_type in ("fanout", federation_type.TYPE):
         return FanoutIndex()
     if exchange_type == "topic":
         return TopicIndex()
+    if exchange_type in spread.TYPES:
+        return SpreadIndex(exchange_type, exchange.arguments)
     assert exchange_type == "headers", exchange_type
     return HeadersIndex(loose)
 
@@ -160,12 +188,12 @@ class Bindings:
         self._to: dict[Destination, dict[str, Binding]] = {}
         self._loose = loose
 
-    def add(self, binding: Binding, exchange_type: str) -> None:
-        """Add a binding that is not there yet; exchange_type is its source's."""
+    def add(self, binding: Binding, source: Exchange) -> None:
+        """Add a binding that is not there yet; source: its exchange."""
         destination = (binding.destination_kind == "queue", binding.destination)
         index = self._indexes.get(binding.source)
         if index is None:
-            index = self._indexes[binding.source] = new_index(exchange_type, self._loose)
+            index = self._indexes[binding.source] = new_index(source, self._loose)
         index.add(binding, destination)
         self.by_name[binding.name] = binding
         self._from.setdefault(binding.source, {})[binding.name] = binding

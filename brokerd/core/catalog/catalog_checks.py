@@ -11,7 +11,6 @@ from typing import Any
 
 from brokerd.core.catalog import (
     exchange_types,
-    federation_type,
     names,
     policy,
     policy_keys,
@@ -147,10 +146,9 @@ def protected(record: Record) -> Refused:
 def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
     if names.is_reserved(name) or not name:
         return refusals.access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-    if spec["type"] == federation_type.TYPE:
-        refused = federation_type.check_arguments(spec["arguments"])
-        if refused is not None:
-            return refused
+    refused = exchange_types.check_exchange(spec["type"], spec["arguments"])
+    if refused is not None:
+        return refused
     limit = state.limit(vhost, "max-exchanges")
     if limit is not None and len(state.vhosts[vhost].exchanges) >= limit:
         return refusals.precondition_failed(

@@ -243,7 +243,7 @@ class CatalogState:
                     owned[record.vhost, record.name] = record
             else:
                 assert isinstance(record, Binding)
-                topology.bindings.add(record, topology.exchanges[record.source].type)
+                topology.bindings.add(record, topology.exchanges[record.source])
         self.touched(record, is_there=True)
 
     def discard(self, record: Record) -> None:

@@ -17,7 +17,6 @@ from brokerd.core.catalog import (
     catalog_checks,
     equivalence,
     exchange_types,
-    federation_type,
     names,
     policy,
     refusals,
@@ -95,10 +94,9 @@ def declare_exchange(
     name = _stripped(name)
     if passive:
         return _passive_exchange(view, profile, access, name)
-    if exchange_type == federation_type.TYPE:
-        refused = federation_type.check_arguments(exchange_arguments or {})
-        if refused is not None:
-            return refused
+    refused = exchange_types.check_exchange(exchange_type, exchange_arguments or {})
+    if refused is not None:
+        return refused
     if exchange_type not in exchange_types.TYPES:
         # R-EX-3
         code = profile.exchange_unknown_type_error

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brokerd.core.catalog import arguments, federation_type
+from brokerd.core.catalog import arguments, federation_type, spread
 from brokerd.core.catalog.refusals import Refused, precondition_failed
 from brokerd.core.catalog.topic_trie import words_of
 
-TYPES = ("direct", "fanout", "headers", "topic", federation_type.TYPE)
+TYPES = ("direct", "fanout", "headers", "topic", *spread.TYPES, federation_type.TYPE)
 _X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 
@@ -43,7 +43,14 @@ def check_binding(
                 f"Topic binding key '{routing_key}' uses {count} '#' wildcards, "
                 f"at most {hash_words_max} are allowed"
             )
-    return None
+    return spread.check_binding(exchange_type, routing_key)
+
+
+def check_exchange(exchange_type: str, exchange_arguments: Mapping[str, Any]) -> Refused | None:
+    """Refuse arguments that an exchange of the type could not work with."""
+    if exchange_type == federation_type.TYPE:
+        return federation_type.check_arguments(exchange_arguments)
+    return spread.check_exchange(exchange_type, exchange_arguments)
 
 
 class HeadersMatch:

@@ -17,6 +17,7 @@ from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
 from brokerd.core.catalog.down_homes import DownHomes
+from brokerd.core.catalog.spread import PropertyOf
 
 #: Per vhost and generation; two generations, so what is asked often stays when random keys come.
 CACHED_ROUTES_MAX = 16_384
@@ -114,11 +115,13 @@ class Router:
         routing_key: str,
         headers: Mapping[str, Any] | None = None,
         extra_keys: Sequence[str] = (),
+        property_of: PropertyOf | None = None,
     ) -> RouteResult:
         """Return where a message goes.
 
         headers: None means "not looked at": if they matter, the result says `needs_headers`.
         extra_keys: CC, then BCC (R-RT-C2).
+        property_of: returns a property of the message, for the exchange type x-consistent-hash.
         """
         cache = self._caches.get(vhost)
         # A vhost that is deleted, or replaced by a snapshot's, had its revision raised.
@@ -129,19 +132,20 @@ class Router:
                 return RouteResult(None)
             cache = self._caches[vhost] = _Cache(topology)
         if extra_keys:
-            return self._find(cache.topology, exchange, (routing_key, *extra_keys), headers)
+            keys = (routing_key, *extra_keys)
+            return self._find(cache.topology, exchange, keys, headers, property_of)
         route = (exchange, routing_key)
         result = cache.new.get(route)
         if result is None:
             result = cache.old.get(route)
             if result is None:
-                result = self._find(cache.topology, exchange, (routing_key,), None)
+                result = self._find(cache.topology, exchange, (routing_key,), None, None)
             cache.put(route, result)
         if headers is not None and (
             result.needs_headers
             or (result.checks_hops and federation_type.RECEIVED_FROM in headers)
         ):
-            return self._find(cache.topology, exchange, (routing_key,), headers)
+            return self._find(cache.topology, exchange, (routing_key,), headers, property_of)
         return result
 
     def _find(
@@ -150,6 +154,7 @@ class Router:
         start: str,
         keys: tuple[str, ...],
         headers: Mapping[str, Any] | None,
+        property_of: PropertyOf | None,
     ) -> RouteResult:
         exchanges = topology.exchanges
         first = exchanges.get(start)
@@ -173,7 +178,7 @@ class Router:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True
                     return result
-                index.match(keys, headers, found)
+                index.match(keys, headers, found, property_of)
                 found = self._present(topology, found)
             if found:
                 for is_queue, name in found:

@@ -20,6 +20,7 @@ from brokerd.core.message import Content
 from brokerd.core.profiles import Profile
 from brokerd.core.queue import deaths
 from brokerd.server.messages import ports
+from brokerd.server.messages.routing import property_of
 
 
 def record_death(
@@ -63,7 +64,12 @@ def record_death(
     rendered = _rendered(profile, table, died, dead_letter_key is not None)
     new_header = properties.with_headers(properties.without_expiration(header), rendered)
     result = routing.router.route(
-        queue.vhost, dead_letter_exchange, keys[0], rendered, tuple(keys[1:])
+        queue.vhost,
+        dead_letter_exchange,
+        keys[0],
+        rendered,
+        tuple(keys[1:]),
+        property_of(new_header),
     )
     route = (dead_letter_exchange, keys[0])
     return (route, new_header, body, message_annotations.encode(died.annotations)), result

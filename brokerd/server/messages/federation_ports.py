@@ -40,6 +40,7 @@ from brokerd.server.messages import pipeline
 from brokerd.server.messages.federation_demand import QueueDemand, Queues
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
 from brokerd.server.messages.ports import Routing
+from brokerd.server.messages.routing import property_of
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.ports import Members, Sender
 
@@ -104,7 +105,12 @@ class LinkPublisher:
                 confirms.expect(number, count, 0)
                 return
         result = routing.router.route(
-            self._vhost, self._exchange, routing_key, self._table, self._keys
+            self._vhost,
+            self._exchange,
+            routing_key,
+            self._table,
+            self._keys,
+            property_of(header),
         )
         if result.exchange is None:
             # Deleted just now: the link is about to end, the message stays upstream.

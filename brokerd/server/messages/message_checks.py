@@ -19,6 +19,7 @@ from brokerd.core.catalog.refusals import Refused
 from brokerd.core.catalog.router import RouteResult
 from brokerd.server.messages import ports
 from brokerd.server.messages.reply_to import PREFIX, PSEUDO_QUEUE
+from brokerd.server.messages.routing import property_of
 
 #: Flags of headers, priority, reply-to, expiration and user-id in the first flag word.
 _SPECIAL_HIGH = 0x20 | 0x08 | 0x02 | 0x01
@@ -122,7 +123,9 @@ def check(
             # R-RT-C2: removed before storing, kept inside for dead lettering (R-DLX-10).
             rest = {key: value for key, value in table.items() if key != "BCC"}
             header = properties.with_headers(header, rest)
-    result = routing.router.route(client.vhost, method.exchange, method.routing_key, table, extra)
+    result = routing.router.route(
+        client.vhost, method.exchange, method.routing_key, table, extra, property_of(header)
+    )
     keys = (method.routing_key, *extra)
     refused = client.access.check_topic("write", result.exchange, keys)
     if refused is not None:

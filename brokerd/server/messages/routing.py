@@ -7,8 +7,11 @@ depends on what all members can read.  Built by composition.py.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from brokerd.amqp import errors as amqp_errors
+from brokerd.amqp.properties import BasicProperties
 from brokerd.core.catalog.router import Router
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.repeated_warnings import RepeatedWarnings
@@ -16,8 +19,25 @@ from brokerd.server.messages.repeated_warnings import RepeatedWarnings
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.core.catalog.router import RouteResult
+    from brokerd.core.catalog.spread import PropertyOf
     from brokerd.core.profiles import Profile
     from brokerd.telemetry.counters import Counters
+
+
+def property_of(header: bytes) -> PropertyOf:
+    """Return what gives a message's properties by their names, for exchanges that hash one.
+
+    header: the message's properties, as stored; nothing is read of it before it is asked for.
+    """
+    return partial(_property, header)
+
+
+def _property(header: bytes, name: str) -> object:
+    try:
+        return getattr(BasicProperties.decode(header), name, None)
+    except amqp_errors.AmqpError:
+        # It was checked when it was published; a message must not stop its queue all the same.
+        return None
 
 
 class MemberRouting:

@@ -27,7 +27,9 @@ DEFINITIONS_BYTES_MAX = 256 * 1024 * 1024
 NAME_MAX = 200
 
 QUEUE_TYPES = ("classic", "quorum")
-EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+EXCHANGE_TYPES = (
+    "direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random",
+)  # fmt: skip
 _MADE = "amq."
 #: Exchanges and queues that links make at the upstream.
 _FEDERATION_MADE = "federation: "

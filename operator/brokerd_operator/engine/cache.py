@@ -27,7 +27,9 @@ from brokerd_operator.specs.model import (
 from brokerd_operator.specs.permission import OfUser
 from brokerd_operator.specs.user import UserSpec
 
+#: An object of a broker, that a resource wants to own or needs.
 Claim = tuple[Reference, Identity]
+Need = tuple[Reference, Identity]
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class Entry:
     signature: tuple[Any, ...]
     references: tuple[Reference, ...]
     claims: tuple[Claim, ...]
+    needs: tuple[Need, ...]
 
 
 class ResourceCache:
@@ -49,6 +52,7 @@ class ResourceCache:
         self._entries: dict[Key, Entry] = {}
         self._by_reference: dict[Reference, set[Key]] = {}
         self._by_claim: dict[Claim, set[Key]] = {}
+        self._by_need: dict[Need, set[Key]] = {}
         #: Names in the broker of User resources, by namespace and name: every pass asks for them.
         self._users: dict[str, str] = {}
         self._versions = Versions()
@@ -94,6 +98,8 @@ class ResourceCache:
             self._by_reference.setdefault(reference, set()).add(key)
         for claim in entry.claims:
             self._by_claim.setdefault(claim, set()).add(key)
+        for need in entry.needs:
+            self._by_need.setdefault(need, set()).add(key)
         # A User's name in the broker is part of the rights that refer to it.
         for other in self._by_reference.get(key.reference, ()):
             self._refresh_claims(other)
@@ -117,6 +123,10 @@ class ResourceCache:
     def claiming(self, broker: Reference, identity: Identity) -> set[Key]:
         """Resources that want to own an object."""
         return set(self._by_claim.get((broker, identity), ()))
+
+    def depending_on(self, broker: Reference, identity: Identity) -> set[Key]:
+        """Resources that need an object of somebody else's: bindings of a queue, for example."""
+        return set(self._by_need.get((broker, identity), ()))
 
     def older_rival(self, key: Key) -> Key | None:
         """Another resource that wants the object and was there first (design/operator.md §8)."""
@@ -153,11 +163,14 @@ class ResourceCache:
         meta = Meta.of(body)
         spec = registry.parse(body)
         references: tuple[Reference, ...] = ()
+        needs: tuple[Need, ...] = ()
         if not isinstance(spec, Invalid):
             references = spec.references(meta)
         if isinstance(spec, TopologySpec):
-            references = (*references, spec.broker_ref.reference(meta))
-        return Entry(body, meta, spec, signature, references, self._claims(meta, spec))
+            broker = spec.broker_ref.reference(meta)
+            references = (*references, broker)
+            needs = tuple((broker, item.identity) for item in spec.dependencies(meta))
+        return Entry(body, meta, spec, signature, references, self._claims(meta, spec), needs)
 
     def _claims(self, meta: Meta, spec: registry.Spec | Invalid) -> tuple[Claim, ...]:
         if not isinstance(spec, TopologySpec):
@@ -189,6 +202,8 @@ class ResourceCache:
         for claim in entry.claims:
             woken |= self._by_claim.get(claim, set())
             _discard(self._by_claim, claim, key)
+        for need in entry.needs:
+            _discard(self._by_need, need, key)
         return woken
 
 

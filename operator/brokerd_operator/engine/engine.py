@@ -391,7 +391,7 @@ class Engine:
         if (before is None) != (present is None):
             woken |= self._waiting.get((broker, identity), set())
             if present is None:
-                woken |= self._dependent_on(broker, identity)
+                woken |= self.cache.depending_on(broker, identity)
         for item in (before, present):
             if item is not None and item.owner is not None:
                 woken |= self._owner_key(item.owner.resource)
@@ -405,15 +405,3 @@ class Engine:
             return set()
         key = Key(*parts)
         return {key} if self.cache.get(key) is not None else set()
-
-    def _dependent_on(self, broker: Reference, identity: Identity) -> set[Key]:
-        """Resources that named an object which is gone: bindings of a queue, for example."""
-        found = set()
-        for key in self.cache.referring_to(broker):
-            entry = self.cache.get(key)
-            if entry is None or not isinstance(entry.spec, TopologySpec):
-                continue
-            needed = entry.spec.dependencies(entry.meta)
-            if any(item.identity == identity for item in needed):
-                found.add(key)
-        return found

@@ -14,6 +14,7 @@ import pytest_asyncio
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import AdminClient, Target
 from brokerd_operator.broker.errors import BrokerDenied, BrokerError, BrokerUnreachable
+from brokerd_operator.engine.cache import Entry, ResourceCache
 from brokerd_operator.engine.drift_watch import REPAIRS_MAX, REST_S, DriftWatch
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
@@ -164,6 +165,37 @@ async def test_binding_comes_back_when_its_queue_was_recreated(bench: Bench) -> 
         "both came back",
         lambda: (bench.broker.named("queue"), len(bench.broker.named("binding"))) == (["q"], 1),
     )
+
+
+async def test_news_that_an_object_is_gone_looks_at_no_resource_that_does_not_need_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of thousands that are deleted each would look at all the others."""
+    for number in range(20):
+        bench.add("Queue", f"q{number}")
+    bench.add("Exchange", "in")
+    bench.add("Binding", "b", source="in", destination={"name": "q0"})
+    await bench.until_reason("Queue", "q19", "Applied")
+    await bench.until_reason("Binding", "b", "Applied")
+    session = bench.engine.session(Reference("BrokerConnection", "default", "prod"))
+    assert session is not None
+    gone = session.topology.get(Identity("queue", "/", "q0"))
+    assert gone is not None
+    session.topology.remove(gone.identity, gone.revision)
+    looked_at = set()
+    look = ResourceCache.get
+
+    def noting(cache: ResourceCache, key: Key) -> Entry | None:
+        looked_at.add(key.name)
+        return look(cache, key)
+
+    monkeypatch.setattr(ResourceCache, "get", noting)
+    # No worker comes to its turn before this is over.
+    bench.engine.object_changed(session, gone.identity, gone, "admin")
+    assert looked_at <= {"q0", "b"}
+    assert bench.engine.cache.depending_on(session.reference, gone.identity) == {
+        Key("Binding", "default", "b")
+    }
 
 
 async def test_drift_is_repaired_and_told(bench: Bench) -> None:

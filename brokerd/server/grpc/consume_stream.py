@@ -12,6 +12,7 @@ import base64
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -97,10 +98,15 @@ class ConsumeStream:
         self._granting = asyncio.Event()
         #: The first delivery tag of the response that is being written.
         self._writing_from: int | None = None
-        self._waiting: deque[tuple[Run, Content]] = deque()
+        #: Number, the run that it came in, content.
+        self._waiting: deque[tuple[int, Run, Content]] = deque()
         self._unacked: unacked.Unacked[ConsumerId] = unacked.Unacked()
         self._sending: list[Range] = []
         self._held = RangeSet()
+        #: What the last message had but for its tag and body, and what that was made of: messages
+        #: of one publisher are alike as a rule.
+        self._head = messages_pb2.Delivered()
+        self._look: tuple[object, ...] | None = None
         self._cancelled: str | None = None
         #: The queue waits with damage.
         self._failure: QueueStuck | None = None
@@ -291,10 +297,8 @@ class ConsumeStream:
         for run, contents in parts:
             # A new leader may send again what came meanwhile; what is held here is not taken twice.
             for low, high in self._held.missing(run.first, run.first + run.length):
-                for number in range(low, high):
-                    offset = number - run.first
-                    single = run._replace(first=number, length=1, position=run.position + offset)
-                    self._waiting.append((single, contents[offset]))
+                taken = contents[low - run.first : high - run.first]
+                self._waiting += zip(range(low, high), repeat(run, high - low), taken, strict=True)
             self._held.add(run.first, run.first + run.length)
         self._due.set()
 
@@ -347,33 +351,21 @@ class ConsumeStream:
         response = messages_pb2.ConsumeResponse()
         size = body_bytes = redelivered = 0
         while self._waiting and self._credit and size < RESPONSE_BYTES_MAX:
-            run, content = self._waiting.popleft()
+            number, run, content = self._waiting.popleft()
             self._credit -= 1
-            tag = self._unacked.delivered(consumer.id, run.first, 1, self._auto)
+            tag = self._unacked.delivered(consumer.id, number, 1, self._auto)
             if self._auto:
-                self._sending.append((run.first, run.first + 1))
+                self._sending.append((number, number + 1))
             route, header, body, _ = content
-            exchange, raw_exchange = rpc_properties.both(route[0])
-            routing_key, raw_routing_key = rpc_properties.both(route[1])
-            response.deliveries.append(
-                messages_pb2.Delivered(
-                    delivery_tag=tag,
-                    exchange=exchange,
-                    routing_key=routing_key,
-                    raw_exchange=raw_exchange,
-                    raw_routing_key=raw_routing_key,
-                    redelivered=times_acquired(run) > 0,
-                    properties=rpc_properties.decode(
-                        header,
-                        times_acquired(run) if consumer.has_counts else 0,
-                        run.delivery_count if consumer.has_counts else 0,
-                    ),
-                    body=body,
-                )
-            )
+            acquired = times_acquired(run)
+            look = (route, header, acquired, run.delivery_count)
+            if look != self._look:
+                self._look, self._head = look, self._head_of(run, content)
+            delivered = response.deliveries.add(delivery_tag=tag, body=body)
+            delivered.MergeFrom(self._head)
             size += len(header) + len(body)
             body_bytes += len(body)
-            redelivered += times_acquired(run) > 0
+            redelivered += acquired > 0
             if len(response.deliveries) >= RESPONSE_MESSAGES_MAX:
                 break
         self._counters.delivered(
@@ -382,6 +374,26 @@ class ConsumeStream:
         totals = self._totals.quorum if consumer.has_counts else self._totals.classic
         totals.delivered(len(response.deliveries), redelivered, self._auto)
         return response
+
+    def _head_of(self, run: Run, content: Content) -> messages_pb2.Delivered:
+        """Return what a message has but for its tag and body."""
+        assert self._consumer is not None
+        route, header = content[0], content[1]
+        exchange, raw_exchange = rpc_properties.both(route[0])
+        routing_key, raw_routing_key = rpc_properties.both(route[1])
+        has_counts = self._consumer.has_counts
+        return messages_pb2.Delivered(
+            exchange=exchange,
+            routing_key=routing_key,
+            raw_exchange=raw_exchange,
+            raw_routing_key=raw_routing_key,
+            redelivered=times_acquired(run) > 0,
+            properties=rpc_properties.decode(
+                header,
+                times_acquired(run) if has_counts else 0,
+                run.delivery_count if has_counts else 0,
+            ),
+        )
 
     def _settle_sent(self) -> None:
         """Settle what an auto-acknowledging consumer was sent (R-QQ-12)."""

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brokerd.amqp.properties import EMPTY, BasicProperties
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.machine import Outcome
+from brokerd.core.message import Content
 from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.rpc.v1 import messages_pb2
@@ -35,6 +37,8 @@ class Member(Services):
         super().__init__()
         self.driver = QueueDriver(queue_type="quorum", **options)
         self.kinds: list[int] = []
+        #: What lies in the queue, over and over.
+        self.contents: list[Content] = [fakes.CONTENT]
         made: Any = self
         self.queues = made
         self.groups = made
@@ -69,10 +73,14 @@ class Member(Services):
         self._realise(outcome)
         return outcome.reply
 
+    def contents_of(self, run: effects.Run) -> list[Content]:
+        numbers = range(run.first, run.first + run.length)
+        return [self.contents[number % len(self.contents)] for number in numbers]
+
     def _realise(self, outcome: Outcome) -> None:
         for effect in outcome.effects:
             if isinstance(effect, effects.Deliver):
-                parts = [(run, [fakes.CONTENT] * run.length) for run in effect.runs]
+                parts = [(run, self.contents_of(run)) for run in effect.runs]
                 self.deliveries.deliver(effect.consumer, parts)
 
 
@@ -135,6 +143,41 @@ async def close(*clients: Client) -> None:
         await rest()
         assert client.task.done()
         assert client.task.exception() is None
+
+
+async def test_each_message_has_its_own_head() -> None:
+    """What is kept of the last message is not taken for one that differs in one thing."""
+    member = Member()
+    header = BasicProperties(message_id="7").encode()
+    heads = [
+        ("", "q", EMPTY),
+        ("x", "q", EMPTY),
+        ("x", "k", EMPTY),
+        ("x", "k", header),
+        ("x", "k", header),
+    ]
+    member.contents = [
+        ((exchange, key), header, b"%d" % body, b"")
+        for body, (exchange, key, header) in enumerate(heads)
+    ]
+    member.fill(10)
+    client = Client(member, 10)
+    await rest()
+    found = [(m.exchange, m.routing_key, m.properties.message_id, m.body) for m in client.received]
+    expected = [
+        (exchange, key, "7" if header != EMPTY else "", b"%d" % body)
+        for body, (exchange, key, header) in enumerate(heads)
+    ]
+    first = expected.index(found[0])
+    assert found == (expected[first:] + expected[:first]) * 2
+    client.owed = client.owed[-1:]
+    client.settle(Settlement.REQUEUE, 1)
+    client.grant(1)
+    await rest()
+    last, again = client.received[-2:]
+    assert (again.body, again.routing_key) == (last.body, last.routing_key)
+    assert (last.redelivered, again.redelivered) == (False, True)
+    await close(client)
 
 
 async def test_credit_that_comes_one_by_one_is_granted_together() -> None:

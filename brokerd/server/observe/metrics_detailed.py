@@ -43,6 +43,12 @@ Column: TypeAlias = tuple[str, str, str, Callable[[R], float]]
 _Figure: TypeAlias = tuple[str, str, str, tuple[str, ...]]
 
 _CONSUMERS: _Figure = ("queue_consumers", "gauge", "Consumers.", ("consumers",))
+_REDELIVERED: _Figure = (
+    "queue_messages_redelivered_total",
+    "counter",
+    "Messages handed out that had been before.",
+    ("redlv",),
+)
 #: By family; what stands in two that were asked for comes once.
 _QUEUES: dict[str, tuple[_Figure, ...]] = {
     "queue_coarse_metrics": (
@@ -64,13 +70,26 @@ _QUEUES: dict[str, tuple[_Figure, ...]] = {
     ),
     # Since the queue was made: it takes them along to its next leader.
     "queue_delivery_metrics": (
-        (
-            "queue_messages_redelivered_total",
-            "counter",
-            "Messages handed out that had been before.",
-            ("redlv",),
-        ),
+        _REDELIVERED,
         ("queue_get_empty_total", "counter", "basic.get that found nothing.", ("get_empty",)),
+    ),
+    # Not of RabbitMQ, which counts these by channel and not by queue.
+    "queue_traffic_metrics": (
+        ("queue_messages_published_total", "counter", "Messages that came.", ("enq",)),
+        (
+            "queue_messages_handed_out_total",
+            "counter",
+            "Deliveries to consumers, and messages of basic.get.",
+            ("dlv",),
+        ),
+        _REDELIVERED,
+        ("queue_messages_acked_total", "counter", "Messages acknowledged.", ("ack",)),
+        (
+            "queue_messages_dead_lettered_total",
+            "counter",
+            "Messages that went to the dead letter exchange.",
+            ("dl_out",),
+        ),
     ),
 }
 #: Of each replica here, in these families as in RabbitMQ 4.3.

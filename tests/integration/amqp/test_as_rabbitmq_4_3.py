@@ -477,6 +477,34 @@ def test_queues_and_exchanges_are_told_one_by_one(member: Member, channel: Any) 
     assert who["rabbitmq_endpoint"] == "per-object"
 
 
+def test_traffic_is_counted_by_queue(member: Member, channel: Any) -> None:
+    dead = declared(channel, "dead")
+    name = declared(channel, "traffic", x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
+    work(channel, name)
+    channel.basic_publish("", name, b"")
+    tag = channel.basic_get(name)[0].delivery_tag
+    channel.basic_nack(tag, requeue=True)
+    channel.basic_nack(channel.basic_get(name)[0].delivery_tag, requeue=False)
+
+    def counted() -> dict[str, float]:
+        found = samples(member, "/metrics/detailed?family=queue_traffic_metrics&vhost=/")
+        queue = of(vhost="/", queue=name)
+        return {
+            key.removeprefix("rabbitmq_detailed_queue_messages_"): value
+            for (key, labels), value in found.items()
+            if labels == queue
+        }
+
+    expected = {
+        "published_total": 4,
+        "handed_out_total": 5,
+        "redelivered_total": 1,
+        "acked_total": 3,
+        "dead_lettered_total": 1,
+    }
+    eventually(lambda: counted() == expected, "all is counted")
+
+
 def test_a_member_that_is_not_heard_is_counted(tmp_path: Path) -> None:
     with cluster(tmp_path, 3) as members:
         members[2].kill()

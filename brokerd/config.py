@@ -477,7 +477,7 @@ class TelemetryConfig(_Section):
     #: A segment is sealed at this size or this age, whichever comes first.
     segment_bytes: int = Field(default=8 * MIB, ge=4096)
     segment_ms: int = Field(default=300_000, ge=1000)
-    #: Sealed segments that nobody fetched are kept up to this size and this age.
+    #: Sealed segments that were not fetched are kept up to this size and this age.
     retention_bytes: int = Field(default=256 * MIB, ge=MIB)
     retention_hours: int = Field(default=48, ge=1)
 

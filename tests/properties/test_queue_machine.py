@@ -209,10 +209,10 @@ class QueueAgainstModel(RuleBasedStateMachine):
                 options.delivery_limit_is_default and options.dead_letter_exchange is None
             )
 
-    def give_back(self, number: int) -> None:
+    def give_back(self, number: int, unspends: bool = True) -> None:
         """A message that was not written returns, as it was."""
         who = self.held.pop(number)
-        if who in self.credit:
+        if unspends and who in self.credit:
             self.credit[who] += 1
 
     def count_of(self, number: int) -> int:
@@ -268,8 +268,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for number in range(low, high):
             if self.held.get(number) != who:
                 continue
-            if kind == Kind.RETURN and cause is ReturnCause.UNWRITTEN:
-                self.give_back(number)
+            if kind == Kind.RETURN and cause in (ReturnCause.UNWRITTEN, ReturnCause.WITHDRAWN):
+                self.give_back(number, unspends=cause is ReturnCause.UNWRITTEN)
             elif kind == Kind.RETURN:
                 self.take_back(number, is_failure=cause is ReturnCause.REJECT)
             else:
@@ -392,16 +392,20 @@ class QueueAgainstModel(RuleBasedStateMachine):
         checkout = Checkout(who, prefetch, no_ack, False, priority, "u", credit=credit)
         self.apply(queue_commands.encode_checkout(checkout))
 
-    @rule(data=st.data(), credit=st.integers(0, 4))
+    @rule(data=st.data(), credit=st.integers(0, 4), drains=st.booleans())
     @precondition(lambda self: self.credit)
-    def grant(self, data: st.DataObject, credit: int) -> None:
+    def grant(self, data: st.DataObject, credit: int, drains: bool) -> None:
         who = data.draw(st.sampled_from(sorted(self.credit)))
         rows = [row for row in self.machine.consumer_rows() if row["consumer"] == who]
         for row in rows:
             self.credit[who] += credit
             settings = (row["prefetch"], row["no_ack"], False, row["priority"], "u")
-            checkout = Checkout(who, *settings, credit=credit)
-            self.apply(queue_commands.encode_checkout(checkout))
+            checkout = Checkout(who, *settings, credit=credit, drains=drains)
+            outcome = self.apply(queue_commands.encode_checkout(checkout))
+            if drains:
+                left = queue_commands.decode_reply(outcome.reply)["credit"]
+                assert left == self.credit[who]
+                self.credit[who] = 0
 
     @rule(channel=st.sampled_from(CHANNELS), tag=st.sampled_from(TAGS))
     def cancel(self, channel: int, tag: str) -> None:

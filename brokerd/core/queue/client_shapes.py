@@ -44,3 +44,5 @@ class Checkout:
     #: So many more messages may be handed out to it, besides what it was granted before; None: as
     #: many as its prefetch allows.
     credit: int | None = None
+    #: What is ready is handed out, up to the credit; what is left of that is withdrawn.
+    drains: bool = False

@@ -87,6 +87,12 @@ class Consumer:
         if credit is not None:
             self.credit = min((self.credit or 0) + credit, CREDIT_MAX)
 
+    def withdraw(self) -> int:
+        """Let it have no more than it has; return the credit that was left."""
+        left = self.credit or 0
+        self.credit = 0
+        return left
+
 
 class Consumers:
     """All consumers of one queue.

@@ -73,6 +73,8 @@ class ReturnCause(IntEnum):
     RECOVER = 3
     #: The member has not written it to the client: it returns as if it had never left (ADR 69).
     UNWRITTEN = 4
+    #: The same, of a client that has withdrawn its credit: what was spent on it is not given again.
+    WITHDRAWN = 5
 
 
 _HEAD = struct.Struct("<BB")
@@ -129,8 +131,13 @@ def _json(kind: Kind, fields: dict[str, Any]) -> bytes:
 
 
 def encode_checkout(checkout: Checkout) -> bytes:
-    """Register a consumer.  Reply: JSON {"ok": true} or {"refused": code, "text": …}."""
-    return _json(Kind.CHECKOUT, asdict(checkout))
+    """Register a consumer.  Reply: JSON {"ok": true} or {"refused": code, "text": …}; one that
+    drains also has the "credit" that was left.
+    """
+    fields = asdict(checkout)
+    if not checkout.drains:
+        del fields["drains"]
+    return _json(Kind.CHECKOUT, fields)
 
 
 def encode_cancel(consumer: ConsumerId) -> bytes:

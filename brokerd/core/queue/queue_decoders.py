@@ -278,6 +278,7 @@ _CHECKOUT_FIELDS: dict[str, Callable[[Any], Any]] = {
     "user": _text,
     "timeout_ms": _timeout,
     "credit": _credit,
+    "drains": _boolean,
 }
 
 

@@ -37,7 +37,7 @@ from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueue_commands import EnqueueStatus, encode_enqueue_reply
 from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
-from brokerd.core.queue.queue_state import QueueState
+from brokerd.core.queue.queue_state import DELIVERIES_PER_COMMAND_MAX, QueueState
 from brokerd.core.queue.queue_store import Entry, Span, runs_of
 from brokerd.core.queue_options import QueueOptions
 
@@ -381,7 +381,13 @@ class QueueMachine(QueueState):
         consumer.grant(command.credit)
         consumer.suspected = command.consumer.node in self.suspected
         self.consumers.register(consumer)
-        return _OK
+        if not command.drains:
+            return _OK
+        self._deliver()
+        if self.consumers.may_take(consumer):
+            # Others have taken all that one command hands out.
+            self._hand_out(consumer, min(consumer.capacity(), DELIVERIES_PER_COMMAND_MAX))
+        return _json({"ok": True, "credit": consumer.withdraw()})
 
     def _cancel(self, meta: Meta, command: ConsumerId) -> bytes:
         consumer = self.consumers.get(command)

@@ -423,8 +423,8 @@ class QueueState:
 
     def _returned(self, consumer: Consumer, ranges: list[Range], cause: ReturnCause | None) -> None:
         """A channel returns what one of its consumers holds."""
-        if cause is ReturnCause.UNWRITTEN:
-            self._give_back(consumer, ranges)
+        if cause is ReturnCause.UNWRITTEN or cause is ReturnCause.WITHDRAWN:
+            self._give_back(consumer, ranges, unspends=cause is ReturnCause.UNWRITTEN)
         else:
             spans = self._take(consumer, ranges)
             self._put_back(spans, counts=cause is ReturnCause.REJECT, asked=True)
@@ -442,9 +442,10 @@ class QueueState:
             known = RangeSet(written.get(consumer.id.tag, ()))
             self._give_back(consumer, known.missing(0, self.next_number))
 
-    def _give_back(self, consumer: Consumer, ranges: list[Range]) -> None:
-        """Messages return that no client was sent, each to where it was: nothing counts, and the
-        credit for them is unspent (ADR 69).
+    def _give_back(self, consumer: Consumer, ranges: list[Range], *, unspends: bool = True) -> None:
+        """Messages return that no client was sent, each to where it was: nothing counts (ADR 69).
+
+        unspends: the consumer may have as many others.
 
         Those of a returns FIFO stand in front of it again, by number: in which order each of them
         had come back before is not kept.
@@ -453,7 +454,7 @@ class QueueState:
         for span in reversed(self._take(consumer, ranges)):
             count = span.end - span.first
             self.counters["requeue"] += count
-            if consumer.credit is not None:
+            if unspends and consumer.credit is not None:
                 consumer.credit += count
             is_return = has_returns and span.acquired_count
             self.store.add(span, Place.FRONT if is_return else Place.ORIGINAL)

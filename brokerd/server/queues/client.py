@@ -142,10 +142,16 @@ class QueueClient:
     async def check_out(self, uid: int, checkout: Checkout) -> Refused | None:
         """Register a consumer, or grant it credit; None: done.  GroupGone: there is no queue."""
         fields = await self._ask_existing(uid, queue_commands.encode_checkout(checkout))
-        if fields.get("ok"):
-            return None
-        code = int(fields.get("refused", _INTERNAL_ERROR))
-        return Refused(code, str(fields.get("text", "refused")))
+        return None if fields.get("ok") else _refused(fields)
+
+    async def drain(self, uid: int, checkout: Checkout) -> int | Refused:
+        """Have what is ready handed out to a consumer, up to its credit, and withdraw the rest of
+        that; return how much it was.  What is handed out may come after the answer.  GroupGone:
+        there is no queue.
+        """
+        assert checkout.drains
+        fields = await self._ask_existing(uid, queue_commands.encode_checkout(checkout))
+        return int(fields.get("credit", 0)) if fields.get("ok") else _refused(fields)
 
     def change_consumer(self, uid: int, checkout: Checkout) -> None:
         """Give a consumer another prefetch."""
@@ -206,6 +212,11 @@ class QueueClient:
     def _send(self, uid: int, command: bytes) -> None:
         self._settlements.send(uid)
         self._groups.send(uid, command, _ignore, client_sessions.is_once(command))
+
+
+def _refused(fields: dict[str, Any]) -> Refused:
+    code = int(fields.get("refused", _INTERNAL_ERROR))
+    return Refused(code, str(fields.get("text", "refused")))
 
 
 def _messages(fields: dict[str, Any] | None) -> int:

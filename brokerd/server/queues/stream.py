@@ -72,6 +72,8 @@ class Settle(IntEnum):
     DISCARD_REJECTED = 6
     #: The client was never sent them: they return as if they had not left (ADR 69).
     UNWRITTEN = 7
+    #: The same, and the client has withdrawn the credit for them.
+    WITHDRAWN = 8
 
 
 _COMMANDS = {
@@ -82,6 +84,7 @@ _COMMANDS = {
     Settle.DISCARD: (Kind.DISCARD, 0),
     Settle.DISCARD_REJECTED: (Kind.DISCARD, ReturnCause.REJECT),
     Settle.UNWRITTEN: (Kind.RETURN, ReturnCause.UNWRITTEN),
+    Settle.WITHDRAWN: (Kind.RETURN, ReturnCause.WITHDRAWN),
 }
 
 

@@ -91,11 +91,21 @@ class QueueDriver:
         node: str = "n1",
         incarnation: int = 7,
         credit: int | None = None,
+        drains: bool = False,
     ) -> Outcome:
         who = consumer(tag, channel, node, incarnation)
         return self.send(
             queue_commands.encode_checkout(
-                Checkout(who, prefetch, no_ack, exclusive, priority, "guest", credit=credit)
+                Checkout(
+                    who,
+                    prefetch,
+                    no_ack,
+                    exclusive,
+                    priority,
+                    "guest",
+                    credit=credit,
+                    drains=drains,
+                )
             )
         )
 

@@ -9,6 +9,7 @@ import pytest
 from brokerd.core.queue import effects, queue_commands, queue_decoders
 from brokerd.core.queue.queue_commands import WRITTEN_MAX, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue.queue_state import DELIVERIES_PER_COMMAND_MAX
 from tests.unit.core.queue_driver import (
     QueueDriver,
     consumer,
@@ -214,6 +215,39 @@ def test_credit_of_what_was_not_written_is_unspent() -> None:
     q.consume(credit=1)
     assert delivered(give_back(q, (0, 1))) == {"c": [0]}
     assert delivered(q.settle((0, 1))) == {}
+
+
+def test_a_drain_hands_out_what_is_ready_and_withdraws_the_rest() -> None:
+    q = quorum()
+    q.fill(2)
+    outcome = q.consume(credit=5, drains=True)
+    assert delivered(outcome) == {"c": [0, 1]}
+    assert queue_commands.decode_reply(outcome.reply) == {"ok": True, "credit": 3}
+    assert delivered(q.fill(2)) == {}
+    # Further credit is as good as any.
+    assert delivered(q.consume(credit=1)) == {"c": [2]}
+    # One without credit has none to withdraw, and none from then on.
+    reply = q.consume("d", channel=2, prefetch=1, drains=True).reply
+    assert queue_commands.decode_reply(reply) == {"ok": True, "credit": 0}
+    assert delivered(q.fill(1)) == {}
+
+
+def test_a_drain_is_not_cut_off_by_what_others_take() -> None:
+    """One command hands out a bounded number; the rest of it follows by ticks."""
+    q = QueueDriver()
+    q.fill(3 * DELIVERIES_PER_COMMAND_MAX)
+    q.consume("d", channel=2, priority=5)
+    outcome = q.consume("c", prefetch=10, credit=20, drains=True)
+    assert len(delivered(outcome)["c"]) == 10
+    assert queue_commands.decode_reply(outcome.reply) == {"ok": True, "credit": 10}
+
+
+def test_what_returns_of_withdrawn_credit_gives_none_again() -> None:
+    q = quorum()
+    q.fill(2)
+    q.consume(credit=3, drains=True)
+    assert delivered(q.requeue((0, 2), cause=ReturnCause.WITHDRAWN)) == {}
+    assert all_ready(q) == [(0, 0, 0), (1, 0, 0)]
 
 
 def test_what_was_handed_back_keeps_levels_and_expiry() -> None:

@@ -137,6 +137,7 @@ def test_answers_before_the_end_and_of_queues_that_need_not_know_tell_nobody() -
         (Settle.REJECT, Kind.RETURN, ReturnCause.REJECT),
         (Settle.RECOVER, Kind.RETURN, ReturnCause.RECOVER),
         (Settle.UNWRITTEN, Kind.RETURN, ReturnCause.UNWRITTEN),
+        (Settle.WITHDRAWN, Kind.RETURN, ReturnCause.WITHDRAWN),
         (Settle.DISCARD, Kind.DISCARD, 0),
         (Settle.DISCARD_REJECTED, Kind.DISCARD, ReturnCause.REJECT),
     ],

@@ -18,6 +18,7 @@ OTHER_PARTS_TITLE = "Clusters and topology from files, telemetry"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Queues and messages": (
         "list_queues",
+        "browse",
         "list_unresponsive_queues",
         "delete_queue",
         "purge_queue",

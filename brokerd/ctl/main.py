@@ -106,6 +106,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "delete_queue",
         "purge_queue",
     ),
+    "browse": ("browse",),
     "federation": ("federation_status", "restart_federation_link"),
     "shovels": ("shovel_status", "restart_shovel", "delete_shovel"),
     "definitions": ("export_definitions", "import_definitions"),

@@ -52,7 +52,7 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import client_calls, memory_breakdown
+from brokerd.server.listings import browses, client_calls, memory_breakdown
 from brokerd.server.listings.totals import MemberTotals
 from brokerd.server.loop.tasks import Tasks, log_failure
 from brokerd.server.loop.timers import DeadlineWheel
@@ -64,7 +64,7 @@ from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
 from brokerd.server.management.row_cache import RowCache
 from brokerd.server.member_events import EventListeners, MemberEvents, Receive
-from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
+from brokerd.server.members import browse_calls, federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.consumed_queues import ConsumedQueues
 from brokerd.server.members.disk_watch import DiskWatch
@@ -97,6 +97,7 @@ from brokerd.server.observe import (
 )
 from brokerd.server.observe.telemetry_peers import TelemetryPeers
 from brokerd.server.observe.topology_walk import TopologyWalk
+from brokerd.server.queues.browsing import QueueBrowser
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.directory import MemberQueues
@@ -558,7 +559,8 @@ def build_fronts(member: Member) -> Fronts:
     )
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host), peers)
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
-    admin = _admin_services(base, access, messages, members, runtime)
+    looks = _browses(base, access, members)
+    admin = _admin_services(base, access, messages, members, runtime, looks)
     client_calls.serve(members.calls, admin)
     servicers = Servicers(
         AdminService(admin),
@@ -706,12 +708,33 @@ def _management_services(
         resting=RowCache(base.host.watch()),
         routing=messages.routing,
         connect_here=endpoints.connect_here,
+        browses=admin.browses,
         blocking_reason=access.alarms.reason,
     )
 
 
+def _browses(base: CoreServices, access: Access, members: Members) -> browses.Browses:
+    browser = QueueBrowser(base.queues, base.process.clock_ms)
+    browse_calls.serve(members.calls, base.host, browser, browse_calls.compiled)
+    sources = browses.Sources(
+        view=base.catalog.view,
+        admission=access.admission,
+        members=members.cluster,
+        signer=base.catalog.keyring,
+        audit=base.audit,
+        refusal=base.groups.refusal,
+        check_filter=browse_calls.compiled,
+    )
+    return browses.Browses(sources)
+
+
 def _admin_services(
-    base: CoreServices, access: Access, messages: Messages, members: Members, runtime: MemberRuntime
+    base: CoreServices,
+    access: Access,
+    messages: Messages,
+    members: Members,
+    runtime: MemberRuntime,
+    looks: browses.Browses,
 ) -> AdminServices:
     return AdminServices(
         callers=access.callers,
@@ -729,4 +752,5 @@ def _admin_services(
         deliveries=messages.deliveries,
         variables=base.variables,
         runtime=runtime,
+        browses=looks,
     )

@@ -393,6 +393,46 @@ class PurgeQueueResponse(_message.Message):
     messages: int
     def __init__(self, messages: _Optional[int] = ...) -> None: ...
 
+class BrowseQueueRequest(_message.Message):
+    __slots__ = ("vhost", "name", "count", "state", "body_bytes", "page_token", "filter", "base64")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    BASE64_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    count: int
+    state: str
+    body_bytes: int
+    page_token: str
+    filter: str
+    base64: bool
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., count: _Optional[int] = ..., state: _Optional[str] = ..., body_bytes: _Optional[int] = ..., page_token: _Optional[str] = ..., filter: _Optional[str] = ..., base64: _Optional[bool] = ..., **kwargs) -> None: ...
+
+class BrowsePage(_message.Message):
+    __slots__ = ("messages", "next_page_token", "looked_at", "counts")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedScalarFieldContainer[str]
+    next_page_token: str
+    looked_at: int
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, messages: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ..., looked_at: _Optional[int] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
 class CloseConnectionRequest(_message.Message):
     __slots__ = ("id", "reason")
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -104,6 +104,11 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.PurgeQueueRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.PurgeQueueResponse.FromString,
                 _registered_method=True)
+        self.BrowseQueue = channel.unary_stream(
+                '/brokerd.v1.Admin/BrowseQueue',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowseQueueRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowsePage.FromString,
+                _registered_method=True)
         self.CloseConnection = channel.unary_unary(
                 '/brokerd.v1.Admin/CloseConnection',
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionRequest.SerializeToString,
@@ -270,6 +275,13 @@ class AdminServicer:
 
     def PurgeQueue(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BrowseQueue(self, request, context):
+        """Messages of a queue, which stay as they are; needs the right to read it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -447,6 +459,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PurgeQueue,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.PurgeQueueRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.PurgeQueueResponse.SerializeToString,
+            ),
+            'BrowseQueue': grpc.unary_stream_rpc_method_handler(
+                    servicer.BrowseQueue,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowseQueueRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowsePage.SerializeToString,
             ),
             'CloseConnection': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseConnection,
@@ -907,6 +924,33 @@ class Admin:
             '/brokerd.v1.Admin/PurgeQueue',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.PurgeQueueRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.PurgeQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BrowseQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/brokerd.v1.Admin/BrowseQueue',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowseQueueRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowsePage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,6 +3,7 @@
 AES-256-GCM with a random nonce.  What is sealed names its key by eight hexadecimal digits and is
 bound to the object that holds it, so that it is worth nothing elsewhere.  The first key seals, all
 of them open: that is how keys are rotated.  Used by sealed_parameters.py; app.py makes it.
+Tokens of pages are signed under them, too (server/listings/page_tokens.py).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ FILE_BYTES_MAX = 65_536
 #: Beside the data of a lone member that nobody gave a key.
 OWN_FILE = "secrets.key"
 _PURPOSE = b"brokerd secrets at rest 1"
+_SIGNING = b"brokerd page tokens 1"
 _NONCE_BYTES = 12
 
 
@@ -69,6 +71,20 @@ class Keyring:
         """Tell whether a text is sealed under the first key."""
         return bool(self._first) and sealed.startswith(f"{SEALED}{self._first}:")
 
+    def sign(self, data: bytes, cluster_id: str) -> bytes:
+        """Return a signature under the first key.
+
+        Where the cluster has no key of its own it is one of the cluster's id, which other clusters
+        do not have and strangers may know.
+        """
+        key = self._keys[self._first] if self._first else _bytes(cluster_id)
+        return _signature(key, data)
+
+    def is_signed(self, data: bytes, signature: bytes, cluster_id: str) -> bool:
+        """Tell whether a member of this cluster has signed this, with any of the keys."""
+        keys = list(self._keys.values()) if self._first else [_bytes(cluster_id)]
+        return any(hmac.compare_digest(_signature(key, data), signature) for key in keys)
+
     def open(self, sealed: str, about: str) -> str:
         """Return what was sealed for this object."""
         from cryptography.exceptions import InvalidTag
@@ -83,6 +99,10 @@ class Keyring:
         except (InvalidTag, ValueError, binascii.Error) as error:
             raise SealError(f"it cannot be decrypted with key {name}: it was changed") from error
         return opened.decode("utf-8", "surrogateescape")
+
+
+def _signature(key: bytes, data: bytes) -> bytes:
+    return hmac.digest(hmac.digest(key, _SIGNING, "sha256"), data, "sha256")
 
 
 def _cipher(key: bytes) -> AESGCM:

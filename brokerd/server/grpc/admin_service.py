@@ -22,6 +22,7 @@ from brokerd.server.access.password_checker import NotChecked
 from brokerd.server.catalog import admin_objects, audit, cluster_name, topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth
+from brokerd.server.grpc.admin_browse import BrowseAdmin
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
 from brokerd.server.grpc.admin_membership import MembershipAdmin
 from brokerd.server.grpc.admin_runtime import RuntimeAdmin
@@ -60,7 +61,9 @@ OWN_TERMS = frozenset(("expired", "auto-delete"))
 SETTINGS = (alarms.MEMORY_SETTING, alarms.DISK_SETTING, cluster_name.SETTING)
 
 
-class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc.AdminServicer):
+class AdminService(
+    LifecycleAdmin, MembershipAdmin, RuntimeAdmin, BrowseAdmin, admin_pb2_grpc.AdminServicer
+):
     """Owns nothing; every call authenticates first (rpc_auth.py)."""
 
     def __init__(self, services: AdminServices) -> None:

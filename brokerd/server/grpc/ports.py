@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from brokerd.server.application_env import Variables
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
+    from brokerd.server.listings.browses import Browses
     from brokerd.server.members.catalog_members import CatalogMembers
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.reply_to import Replies
@@ -193,3 +194,5 @@ class AdminServices:
     deliveries: DeliveryHub
     variables: Variables
     runtime: Runtime
+    #: Looks at the messages of queues.
+    browses: Browses

@@ -185,6 +185,8 @@ class Call:
     read: Callable[[], Awaitable[bytes]]
     #: Over TLS.
     is_tls: bool = False
+    #: Tells whether the client has gone away.
+    is_gone: Callable[[], bool] = lambda: False
 
     @property
     def vhost(self) -> str:

@@ -116,6 +116,7 @@ class Door:
             headers={name.lower(): value for name, value in request.headers.items()},
             read=lambda: self._read(request),
             is_tls=request.secure,
+            is_gone=lambda: request.transport is None or request.transport.is_closing(),
         )
         check_right(call, route.right)
         return await route.handler(call)

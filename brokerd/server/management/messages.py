@@ -11,17 +11,17 @@ import asyncio
 import base64
 import binascii
 import contextlib
-import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from brokerd.amqp import errors, methods, values
+from brokerd.amqp import errors, methods
 from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.spec import REPLY_NAMES
 from brokerd.core.catalog.refusals import ACCESS_REFUSED, NOT_FOUND
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError
 from brokerd.federation.upstream import Address
+from brokerd.server.listings import message_rows
 from brokerd.server.management.call import (
     Answer,
     Call,
@@ -43,10 +43,6 @@ CONFIRM_S = 5.0
 
 ACK_MODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 ENCODINGS = ("auto", "base64")
-_TEXTS = (
-    *("content_type", "content_encoding", "correlation_id", "reply_to", "expiration"),
-    *("message_id", "type", "user_id", "app_id", "cluster_id"),
-)
 _NUMBERS = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
 
 
@@ -139,7 +135,7 @@ def _properties(given: Any) -> BasicProperties:
             if type(value) is not int or not 0 <= value <= _NUMBERS[name]:
                 raise bad_request(["not_int", name])
             found[name] = value
-        elif name in _TEXTS:
+        elif name in message_rows.TEXTS:
             if not isinstance(value, str):
                 raise bad_request(["not_string", name])
             found[name] = value
@@ -225,55 +221,17 @@ async def _settle(channel: Channel, mode: str) -> None:
 
 
 def _row(method: methods.BasicGetOk, header: bytes, shown: bytes, size: int, encoding: str) -> Json:
-    payload, used = _shown(shown, encoding)
+    payload, used = message_rows.payload(shown, is_base64=encoding == "base64")
     return {
         "payload_bytes": size,
         "redelivered": method.redelivered,
         "exchange": method.exchange,
         "routing_key": method.routing_key,
         "message_count": method.message_count,
-        "properties": _as_json(header),
+        "properties": message_rows.properties(header),
         "payload": payload,
         "payload_encoding": used,
     }
-
-
-def _shown(payload: bytes, encoding: str) -> tuple[str, str]:
-    if encoding == "auto":
-        with contextlib.suppress(UnicodeDecodeError):
-            return payload.decode(), "string"
-    return base64.b64encode(payload).decode(), "base64"
-
-
-def _as_json(header: bytes) -> Any:
-    """Return properties; [] for none, as RabbitMQ's JSON has an empty list of pairs."""
-    properties = BasicProperties.decode(header)
-    found: Json = {}
-    for name in (*_TEXTS, *_NUMBERS):
-        value = getattr(properties, name)
-        if value is not None:
-            found[name] = _value(value)
-    if properties.headers is not None:
-        found["headers"] = _value(properties.headers)
-    return found or []
-
-
-def _value(value: Any) -> Any:
-    """Return a field's value as JSON has it; bytes that are no text in base64."""
-    if isinstance(value, dict):
-        return {_value(key): _value(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_value(item) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, values.Decimal):
-        return value.value / 10**value.scale
-    if isinstance(value, float) and not math.isfinite(value):
-        # JSON has no such numbers.
-        return str(value)
-    return value
 
 
 def _integer(body: Json, name: str) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.catalog.audit import Author
+    from brokerd.server.listings.browses import Browses
     from brokerd.server.listings.totals import MemberTotals
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
@@ -58,6 +59,8 @@ class ManagementServices:
     routing: Routing
     #: connect_here(identity, author): AMQP of this member with somebody's rights, without a login.
     connect_here: Callable[[Identity, Author], Awaitable[socket.socket]]
+    #: Looks at the messages of queues.
+    browses: Browses
     #: Why publishers wait, "" when no alarm is on anywhere.
     blocking_reason: Callable[[], str]
     #: Lists of queues that were asked for lately.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.server.management import (
     bindings,
+    browse,
     clients,
     definitions,
     exchanges,
@@ -51,6 +52,7 @@ _ENDPOINTS = (
     *replicas.ROUTES,
     *logins.ROUTES,
     *messages.ROUTES,
+    *browse.ROUTES,
     *site.ROUTES,
 )
 

@@ -1,0 +1,133 @@
+"""`brokerctl browse`: the messages of a queue, which stay as they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from brokerd.ctl import output, settings
+
+_STATES = ("ready", "unacked", "delayed", "all")
+_FORMATS = ("table", "json", "raw")
+_COLUMNS = (
+    *("number", "state", "deliveries", "enqueued", "expires", "bytes"),
+    *("exchange", "routing_key", "consumer", "payload"),
+)
+#: Of a payload in a table; --formatter json has all that was asked for.
+_SHOWN_CHARACTERS = 60
+
+
+@click.command(cls=settings.Command)
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "--from",
+    "start",
+    default="head",
+    show_default=True,
+    metavar="head|tail|NUMBER|TIME",
+    help="Where to begin: the next to be delivered, the last ones, a number, a time of arrival.",
+)
+@click.option("--count", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--state", type=click.Choice(_STATES), default=None, help="Default: ready.")
+@click.option(
+    "--body-bytes",
+    type=click.IntRange(0, 1024 * 1024),
+    default=1024,
+    show_default=True,
+    help="So much of each body.",
+)
+@click.option("--page-token", default="", help="Go on behind a page, as it said.")
+@click.option(
+    "--formatter",
+    type=click.Choice(_FORMATS),
+    default=None,
+    help="json: a message a line; raw: bodies as they are, one after the other [default: table].",
+)
+def browse(
+    name: str,
+    start: str,
+    count: int,
+    state: str | None,
+    body_bytes: int,
+    page_token: str,
+    formatter: str | None,
+) -> None:
+    """Show messages of a queue in delivery order; nothing of the queue changes (option -p)."""
+    from brokerd.ctl.client import connect
+    from brokerd.rpc.v1 import admin_pb2
+
+    chosen = settings.current()
+    vhost = chosen.vhost
+    # Its own option hides the common one, which has no raw.
+    if formatter is not None:
+        chosen.formatter = formatter
+    request = admin_pb2.BrowseQueueRequest(
+        vhost=vhost,
+        name=name,
+        count=count,
+        state=state or "",
+        body_bytes=body_bytes,
+        page_token=page_token,
+        base64=chosen.formatter == "raw",
+        **{"from": start},
+    )
+    with connect(chosen) as client:
+        rows: list[dict[str, Any]] = []
+        looked_at, token, counts = 0, "", {}
+        for page in client.stream("BrowseQueue", request):
+            rows += map(json.loads, page.messages)
+            looked_at += page.looked_at
+            token, counts = page.next_page_token, dict(page.counts)
+    if chosen.formatter == "raw":
+        for row in rows:
+            sys.stdout.buffer.write(_body(row))
+        sys.stdout.buffer.flush()
+    elif chosen.formatter == "json":
+        for row in rows:
+            # ASCII, so that no payload steers a terminal.
+            click.echo(json.dumps(row, separators=(",", ":")))
+    else:
+        chosen.say(f"Messages of queue '{name}' in vhost '{vhost}' ...")
+        output.rows(chosen, _COLUMNS, [_shown(row) for row in rows])
+        held = ", ".join(f"{value:,} {key}" for key, value in sorted(counts.items()))
+        chosen.say(f"Shown {len(rows):,} of {looked_at:,} looked at; the queue has {held}.")
+    if token:
+        click.echo(f"There is more: --page-token {token}", err=True)
+
+
+def _body(row: dict[str, Any]) -> bytes:
+    payload: str = row["payload"]
+    return base64.b64decode(payload) if row["payload_encoding"] == "base64" else payload.encode()
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of the table; output.py escapes what would steer the terminal."""
+    payload = row["payload"]
+    if row["payload_encoding"] != "string":
+        payload = f"base64:{payload}"
+    if len(payload) > _SHOWN_CHARACTERS:
+        payload = f"{payload[: _SHOWN_CHARACTERS - 1]}…"
+    holder = row.get("consumer")
+    return {
+        **row,
+        "deliveries": row["acquired_count"] or row["delivery_count"],
+        "enqueued": _time(row["enqueued_ms"]),
+        "expires": _time(row["expires_ms"]),
+        "consumer": f"{holder['consumer_tag'] or '(get)'} at {holder['node']}" if holder else None,
+        "payload": payload,
+    }
+
+
+def _time(at_ms: int | None) -> str | None:
+    if at_ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        # An expiry beyond the calendar.
+        return str(at_ms)

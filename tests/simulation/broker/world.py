@@ -19,6 +19,8 @@ from zlib import crc32
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups.host import Host
+from brokerd.core.queue import browse
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import Configuration, NodeId
@@ -40,6 +42,10 @@ from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
 RESUME_MS = 5_000
 #: With publishers silent, consumers must have emptied every queue so soon after that.
 DRAIN_MS = 40_000
+
+
+#: All messages are looked at so often, in pages of so many.
+BROWSE_MS, BROWSE_PAGE = 400, 7
 
 
 class BrokerWorld:
@@ -452,6 +458,47 @@ class BrokerWorld:
             if member.is_up:
                 member.look_at_live_entries()
 
+    def _browse(self) -> None:
+        """Look at all messages everywhere: nothing changes, all that the books have is found, and
+        a leader can read each of them.
+        """
+        for member in self.members.values():
+            if member.is_up and member.broker is not None:
+                for uid in self.queues:
+                    self._browse_replica(member, uid)
+        if self.is_chaotic:
+            self.kernel.after(BROWSE_MS, self._browse)
+
+    def _browse_replica(self, member: SimMember, uid: int) -> None:
+        driver = member.host.driver_of(uid)
+        # Not by the host's `machine_of`, which has what is committed applied: a look from outside.
+        machine = None if driver is None or driver.error is not None else driver.machine
+        if not isinstance(machine, QueueMachine) or machine.deleted is not None:
+            return
+        before = machine.snapshot()
+        wanted = browse.Wanted(browse.ALL)
+        numbers: list[int] = []
+        place = None
+        while True:
+            walked = browse.walk(machine, wanted, place, BROWSE_PAGE, BROWSE_PAGE)
+            numbers += [each.number for each in walked.found]
+            if driver is not None and driver.is_leader:
+                for each in walked.found:
+                    data = driver.entry_data(each.run.entry)
+                    self.oracle.require(data is not None, f"{member.id}: browsed, and not there")
+            place = walked.place
+            if place is None:
+                break
+        browse.tail(machine, wanted, BROWSE_PAGE, BROWSE_PAGE)
+        self.oracle.require(machine.snapshot() == before, f"{member.id}: browsing changes {uid}")
+        held = machine.store.ready + machine.unacked + machine.delayed.count
+        is_expiring = machine.store.expiring > 0
+        is_whole = len(numbers) == held or (is_expiring and len(numbers) < held)
+        self.oracle.require(
+            is_whole and len(set(numbers)) == len(numbers),
+            f"{member.id}: {len(numbers)} messages of {held} browsed in {uid}",
+        )
+
     def _heal(self) -> None:
         self.record("heal")
         self.is_chaotic = False
@@ -498,6 +545,7 @@ class BrokerWorld:
         self.kernel.after(self._first_fault_ms(), self._nemesis)
         self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
+        self.kernel.after(BROWSE_MS, self._browse)
         self._run_until(heal_ms)
         while self.kernel.now_ms < heal_ms + self.resume_ms and any(
             publisher.confirmed_at_ms <= heal_ms for publisher in self.publishers

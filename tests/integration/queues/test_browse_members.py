@@ -14,11 +14,11 @@ import grpc
 import pytest
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+from tests.integration.management.test_http_api import GUEST
 from tests.integration.members import Member, cluster, eventually
-from tests.integration.test_browse import answer, browse, declare, payloads, publish
-from tests.integration.test_http_api import GUEST
+from tests.integration.queues.test_browse import answer, browse, declare, payloads, publish
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.timeout(600)
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc, messages_pb2
 from tests.integration.federation_rig import admin
-from tests.integration.members import REPOSITORY, Member, cluster, eventually
+from tests.integration.members import Member, cluster, eventually
 from tests.integration.messages_client import (
     DEADLINE_S,
     Client,
@@ -715,29 +712,3 @@ def test_pika_reads_what_grpc_published_to_an_exchange(client: Client, channel: 
     assert (method.routing_key, properties, body) == ("a.b", pika.BasicProperties(), b"hit")
     assert channel.basic_get(queue) == (None, None, None)
     channel.exchange_delete("rpc.topic")
-
-
-def test_the_example_of_the_reference_page_does_what_it_says(
-    member: Member, channel: Any, tmp_path: Path
-) -> None:
-    """docs/reference/messages-grpc.md: publish with confirms, consume, settle."""
-    page = (REPOSITORY / "docs" / "reference" / "messages-grpc.md").read_text()
-    examples = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
-    assert max(example.count("\n") for example in examples) <= 10
-    file = tmp_path / "example.py"
-    file.write_text("\n".join(examples).replace("127.0.0.1:5680", f"127.0.0.1:{member.grpc_port}"))
-    with queue_of(channel, "orders"):
-        run = subprocess.run(
-            [sys.executable, str(file)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
-        )
-        assert run.returncode == 0, run.stderr
-        lines = run.stdout.splitlines()
-        confirmed = [line for line in lines if line.startswith("confirmed [(")]
-        received = [line.removeprefix("received") for line in lines[len(confirmed) :]]
-        assert confirmed
-        assert "".join(received) == " b'order 1' b'order 2' b'order 3'"
-        assert ready(channel, "orders") == 0

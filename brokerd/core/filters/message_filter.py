@@ -32,8 +32,8 @@ class Filter:
         #: It asks for more than the queue knows without the message.
         self.needs_head = compiler.part is not Part.QUEUE
         #: It has regular expressions: evaluate it in a thread.  A hostile one on a hostile text of
-        #: 64 KiB takes half a second, most of it without the interpreter's lock; all else in
-        #: filters is done in microseconds.
+        #: 64 KiB takes up to 0.8 s, without the interpreter's lock; a condition of anything else is
+        #: done in microseconds.
         self.searches = compiler.program_size > 0
 
     def matches(self, message: MessageView) -> bool:

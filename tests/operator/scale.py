@@ -6,7 +6,10 @@ operator's start until all resources, which are there before it, are Ready; a re
 nothing to do; one changed spec until the broker has it, at rest; the same in another namespace
 while all those resources are deleted. Wall time says something on a
 quiet machine only, so seconds of processor time stand beside it: of the operator, of the API server
-with its etcd, and of what the API server takes alone for as many status patches.
+with its etcd, and of what the API server takes alone for as many status patches. A change is timed
+from its request, and the part until the API server's answer stands beside it.
+
+Whatever ends a run, SIGKILL too, what it started ends with it: a second process sees to that.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import http.client
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -22,7 +26,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +38,7 @@ import psutil
 from brokerd_operator.sources.api import GROUP_PATH
 from brokerd_operator.specs.model import Identity
 
-from tests.cluster_fixtures import CLUSTER, Kubernetes, api_down, api_up
+from tests.cluster_fixtures import CLUSTER, Kubernetes, api_up
 from tests.operator.broker_thread import BrokerThread
 from tests.operator.fault_proxy import Upstream
 from tests.operator.operator_process import Namespace, OperatorProcess, of_connection, wait_for
@@ -47,28 +53,80 @@ PATCHERS = 8
 CHANGES = 20
 CHANGE_PAUSE_S = 0.5
 DEADLINE_S = 900.0
-DELETE_TRIES = 20
 MIB = 1 << 20
 MEMORY_MIB = 300
 #: Nothing happens any more.
 REST_S = 3.0
+#: A bound, not an expectation.
+DELETIONS_S = 3600.0
+#: Of a process that was killed.
+END_S = 30.0
 
 
 def main() -> int:
     """Measure; 1 when a target was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="how many queues")
+    parser.add_argument("--end-after-parent", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        compile_bytecode(Path(folder) / "bytecode")
-        state = Path(folder) / "state"
-        api = api_up(state)
-        broker = BrokerThread()
-        try:
-            return 0 if measure(api, broker, Path(folder), options.count) else 1
-        finally:
-            broker.close()
-            api_down(state)
+    if options.end_after_parent:
+        return end_after_parent(options.end_after_parent)
+    with ended_folder() as folder, closing(BrokerThread()) as broker:
+        compile_bytecode(folder / "bytecode")
+        return 0 if measure(api_up(folder / "state"), broker, folder, options.count) else 1
+
+
+@contextmanager
+def ended_folder() -> Iterator[Path]:
+    """A folder. What was started with it in its environment is ended, and the folder taken away.
+
+    By a process of its own, as soon as this one lets go of its standard input, alive or killed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="scale-"))
+    ender = subprocess.Popen(
+        [sys.executable, "-m", "tests.operator.scale", "--end-after-parent", str(folder)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    let_go = ender.stdin
+    assert let_go is not None
+
+    def end(number: int, _: object) -> None:
+        # At once: threads that ask the API server would be waited for.
+        let_go.close()
+        sys.exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        yield folder
+    finally:
+        let_go.close()
+        ender.wait()
+
+
+def end_after_parent(folder: Path) -> int:
+    """What that process does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.read()
+    # What is being started may start something more before it is killed.
+    while found := [process for process in psutil.process_iter() if _is_of(process, folder)]:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, END_S)
+    shutil.rmtree(folder)
+    return 0
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    try:
+        values = process.environ().values()
+    except psutil.Error:
+        # Somebody else's, or it has ended.
+        return False
+    return any(value.startswith(f"{folder}/") for value in values)
 
 
 def compile_bytecode(cache: Path) -> None:
@@ -90,28 +148,53 @@ def measure(api: Kubernetes, broker: BrokerThread, folder: Path, count: int) -> 
     create(upstream, count)
     floor = patch_statuses(upstream, count)
     operator = OperatorProcess(api.kubeconfig, f"{NAMESPACE},{NEIGHBOUR}", folder / "operator.log")
+    limit_s = 10 if count <= 1000 else 120
+    say(f"count={count} load={os.getloadavg()[0]:.1f}")
+    say(f"floor_s={floor.wall_s:.1f} api_cpu_s={floor.api_cpu_s:.1f}: as many status patches")
     first = begin(operator, upstream, "status_writes", count + 1)
+    say(f"all_ready_s={first.wall_s:.1f} limit={limit_s} {first.text(count)} limit={MEMORY_MIB}")
     settle(upstream, count)
     versions, writes = listed(upstream), broker.broker.writes
     operator.stop(signal.SIGKILL)
     again = begin(operator, upstream, "passes", count + 1)
     is_unwritten = listed(upstream) == versions and broker.broker.writes == writes
-    change_ms = [change(upstream, broker, number) for number in range(CHANGES)]
-    neighbour_ms, deleted_s = change_beside_deletions(upstream, broker)
+    say(f"restart_s={again.wall_s:.1f} limit=30 unwritten={is_unwritten} {again.text(count)}")
+    changes = [change(upstream, broker, number) for number in range(CHANGES)]
+    say(f"{_text('change_ms', changes)} limit=200")
+    beside, deleted_s = change_beside_deletions(upstream, broker, count)
+    say(f"deleted_s={deleted_s:.1f} changes_beside={len(beside)} load={os.getloadavg()[0]:.1f}")
+    say(f"{_text('beside_ms', beside)} limit=1000")
     operator.stop()
-    limit_s = 10 if count <= 1000 else 120
-    print(f"count={count} load={os.getloadavg()[0]:.1f}")
-    print(f"floor_s={floor.wall_s:.1f} api_cpu_s={floor.api_cpu_s:.1f}: as many status patches")
-    print(f"all_ready_s={first.wall_s:.1f} limit={limit_s} {first.text(count)} limit={MEMORY_MIB}")
-    print(f"restart_s={again.wall_s:.1f} limit=30 unwritten={is_unwritten} {again.text(count)}")
-    median, worst = statistics.median(change_ms), max(change_ms)
-    print(f"change_ms_median={median:.0f} change_ms_worst={worst:.0f} limit=200")
-    median_beside, worst_beside = statistics.median(neighbour_ms), max(neighbour_ms)
-    print(f"deleted_s={deleted_s:.1f} changes_beside={len(neighbour_ms)}")
-    print(f"beside_ms_median={median_beside:.0f} beside_ms_worst={worst_beside:.0f} limit=1000")
+    median = statistics.median(item.whole_ms for item in changes)
+    worst_beside = max(item.whole_ms for item in beside)
     is_met = first.wall_s <= limit_s and first.memory_mib <= MEMORY_MIB
     is_met = is_met and again.wall_s <= 30 and median <= 200 and worst_beside <= 1000
     return is_met and is_unwritten
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From the request that changes a spec until the API server's answer, and until the broker
+    has it."""
+
+    answered_ms: float
+    whole_ms: float
+
+
+def _text(name: str, changes: list[Change]) -> str:
+    parts = []
+    for part, times in (
+        ("", [item.whole_ms for item in changes]),
+        ("_answered", [item.answered_ms for item in changes]),
+        ("_after", [item.whole_ms - item.answered_ms for item in changes]),
+    ):
+        parts.append(f"{name}{part}_median={statistics.median(times):.0f}")
+        parts.append(f"{name}{part}_worst={max(times):.0f}")
+    return " ".join(parts)
 
 
 def create(upstream: Upstream, count: int) -> None:
@@ -221,7 +304,8 @@ def begin(operator: OperatorProcess, upstream: Upstream, name: str, count: int) 
         taken.memory_mib = max(taken.memory_mib, process.memory_info().rss / MIB)
         if last >= count and now_s - taken.wall_s > REST_S:
             return taken
-        assert now_s < DEADLINE_S, operator.log.read_text()[-2000:]
+        is_late = operator.process.poll() is not None or now_s > DEADLINE_S
+        assert not is_late, operator.log.read_text()[-2000:]
         pause.wait(0.2)
 
 
@@ -252,31 +336,32 @@ def listed(upstream: Upstream) -> dict[str, str]:
     return {body["metadata"]["name"]: body["metadata"]["resourceVersion"] for body in found}
 
 
-def change_beside_deletions(upstream: Upstream, broker: BrokerThread) -> tuple[list[float], float]:
-    """A neighbour's changes, in ms, while all queues are deleted; how long that takes, in s."""
+def change_beside_deletions(
+    upstream: Upstream, broker: BrokerThread, count: int
+) -> tuple[list[Change], float]:
+    """A neighbour's changes while all queues are deleted; how long that takes, in s."""
     began = time.monotonic()
-    deleting = threading.Thread(target=delete_all, args=(upstream,))
-    deleting.start()
-    found: list[float] = []
+    asking = ThreadPoolExecutor(1)
+    asked = asking.submit(delete_all, upstream, count)
+    asking.shutdown(wait=False)
+    found: list[Change] = []
     while len(broker.broker.named("queue")) > 1:
         found.append(change(upstream, broker, len(found), NEIGHBOUR, "own"))
-    taken_s = time.monotonic() - began
-    deleting.join()
-    return found, taken_s
+        assert time.monotonic() - began < DELETIONS_S
+        if asked.done():
+            asked.result()
+    return found, time.monotonic() - began
 
 
-def delete_all(upstream: Upstream) -> None:
-    """The whole collection, as `kubectl delete queues --all` asks for it."""
-    for _ in range(DELETE_TRIES):
-        connection = _connection(upstream)
-        try:
-            _send(connection, "DELETE", QUEUES, {}, "application/json")
-        except (http.client.HTTPException, OSError):
-            # A busy API server ends a request after a minute, with the rest not asked for.
-            continue
-        finally:
-            connection.close()
-        break
+def delete_all(upstream: Upstream, count: int) -> None:
+    """Each by itself, as `kubectl delete queues --all` asks for it."""
+
+    def some(first: int) -> None:
+        for number in range(first, count, WRITERS):
+            upstream.request("DELETE", f"{QUEUES}/q{number}")
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        list(threads.map(some, range(WRITERS)))
 
 
 def change(
@@ -285,8 +370,8 @@ def change(
     number: int,
     namespace: str = NAMESPACE,
     name: str = "q0",
-) -> float:
-    """Milliseconds from the request that changes a spec until the broker has it."""
+) -> Change:
+    """One change of a spec."""
     connection = _connection(upstream)
     connection.connect()
     patch = {"spec": {"maxLength": 100 + number}}
@@ -295,14 +380,15 @@ def change(
     began = time.monotonic()
     path = f"{GROUP_PATH}/namespaces/{namespace}/queues/{name}"
     _send(connection, "PATCH", path, patch, "application/merge-patch+json")
+    answered_s = time.monotonic() - began
     while broker.broker.objects[queue]["settings"].get("max-length") != 100 + number:
         assert time.monotonic() - began < DEADLINE_S
         pause.wait(0.001)
-    taken_ms = (time.monotonic() - began) * 1000
+    taken_s = time.monotonic() - began
     connection.close()
     # At rest: the status of the one before is written.
     pause.wait(CHANGE_PAUSE_S)
-    return taken_ms
+    return Change(1000 * answered_s, 1000 * taken_s)
 
 
 if __name__ == "__main__":

@@ -110,11 +110,12 @@ class Project:
 def tls_member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Member, Path]]:
     folder = tmp_path_factory.mktemp("tls")
     made = certificates.make(folder / "certificates")
-    settings = {
-        "BROKERD_TLS_CERT_FILE": str(made.server),
-        "BROKERD_TLS_KEY_FILE": str(made.server_key),
-    }
-    with cluster(folder, 1, **settings) as [member]:
+    with cluster(
+        folder,
+        1,
+        BROKERD_TLS_CERT_FILE=str(made.server),
+        BROKERD_TLS_KEY_FILE=str(made.server_key),
+    ) as [member]:
         yield member, made.authority
 
 

@@ -15,8 +15,8 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.server.amqp import session_consumers
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
+from brokerd.server.messages import message_checks
 from brokerd.server.queues.gets import message_of
 
 if TYPE_CHECKING:
@@ -114,6 +114,6 @@ class Getting:
             session.send(methods.BasicGetEmpty())
         elif isinstance(got, Refused):
             text = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            raise session_consumers.machine_refusal(got, text)
+            raise message_checks.machine_refusal(got, text)
         else:
             session.send_got(queue.uid, self.holder[1], got, self._no_ack)

@@ -6,10 +6,8 @@ returns the coroutine that does.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
-import os
 from collections.abc import Coroutine
 from typing import Any
 
@@ -24,19 +22,12 @@ from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.messages import message_checks, reply_to
+from brokerd.server.messages import declarations, message_checks, reply_to
 from brokerd.server.queues.deliveries import LocalConsumer
 
 log = logging.getLogger(__name__)
 
 Work = Coroutine[Any, Any, None]
-#: What a queue machine refuses with, when it is not a reply code of AMQP.
-_INTERNAL_CODES_BELOW = 403
-
-
-def random_name(prefix: str) -> str:
-    """R-NAM-3: 22 characters of base64url."""
-    return prefix + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 
 # ---- prefetch -----------------------------------------------------------------------------------
@@ -88,7 +79,7 @@ def _queue_prefetch(session: ChannelPublishes, consumer: LocalConsumer) -> int:
 
 def consume(session: ChannelPublishes, method: methods.BasicConsume) -> Work | None:
     """basic.consume (R-CS-1, R-CS-5, R-DRT-1)."""
-    tag = method.consumer_tag or random_name("amq.ctag-")
+    tag = method.consumer_tag or declarations.random_name("amq.ctag-")
     reply = session.reply_consumer
     if tag in session.consumers or (reply is not None and reply.tag == tag):
         raise errors.NotAllowed(f"attempt to reuse consumer tag '{tag}'")
@@ -230,7 +221,7 @@ async def _consuming(
         refused = await session.services.queue_client.check_out(consumer.uid, checkout)
         if refused is not None:
             resource = f"queue '{consumer.queue}' in vhost '{consumer.vhost}'"
-            raise machine_refusal(refused, resource)
+            raise message_checks.machine_refusal(refused, resource)
         refused = _read_refused(session, consumer)
         if refused is not None:
             # Taken away while the queue was asked.
@@ -250,15 +241,6 @@ async def _consuming(
 def _forget(session: ChannelPublishes, consumer: LocalConsumer) -> None:
     session.consumers.pop(consumer.id.tag, None)
     session.services.deliveries.remove(consumer.id)
-
-
-def machine_refusal(refused: Refused, resource: str) -> errors.ProtocolError:
-    """Turn a queue machine's refusal into the error that closes channel or connection."""
-    code, text = refused.code, refused.text
-    if code < _INTERNAL_CODES_BELOW:
-        return errors.InternalError(f"{resource}: {text}")
-    subject = f"cannot obtain access to locked {resource}." if code == 405 else resource
-    return message_checks.refuse(Refused(code, f"{subject} {text}", code >= 500))
 
 
 def cancel(session: ChannelPublishes, method: methods.BasicCancel) -> Work | None:

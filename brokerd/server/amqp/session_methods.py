@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
-from brokerd.amqp import errors, methods, values
+from brokerd.amqp import errors, methods
 from brokerd.core import confirms
-from brokerd.core.catalog import arguments, catalog_commands, declare, refusals
-from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.core.catalog.refusals import Refused
-from brokerd.core.queue.client_shapes import Counts
+from brokerd.core.catalog import declare
 from brokerd.server.amqp import session_consumers, session_transactions
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
-from brokerd.server.catalog import audit, topology
-from brokerd.server.catalog.catalog_writer import QueueStuck
-from brokerd.server.messages import message_checks, reply_to
+from brokerd.server.messages import declarations, reply_to
+from brokerd.server.messages.declarations import BindingNamed, Declaring, QueueDeclaration
 from brokerd.server.queues.stream import Settle
 
 log = logging.getLogger(__name__)
@@ -28,55 +25,23 @@ log = logging.getLogger(__name__)
 Work = Coroutine[Any, Any, None]
 
 
-def _json(table: values.Table) -> dict[str, Any]:
-    converted: dict[str, Any] = arguments.to_json(table)
-    return converted
-
-
-def _cause(session: ChannelPublishes) -> str:
-    return f"amqp:{session.connection.user}"
-
-
-async def _write(session: ChannelPublishes, operation: dict[str, Any]) -> dict[str, Any]:
-    """Propose to the catalog; what it refuses closes the channel as AMQP says."""
-    reply = await session.objects.write(operation)
-    _check_reply(reply)
-    return reply
-
-
-def _check_reply(reply: dict[str, Any]) -> None:
-    if reply["code"] in (catalog_commands.OK, catalog_commands.UNCHANGED):
-        return
-    code = reply["amqp"] or 406
-    raise message_checks.refuse(Refused(code, reply["text"], code >= 500))
-
-
-# ---- exchanges ----------------------------------------------------------------------------------
-
-
-def _exchange_declare(session: ChannelPublishes, method: methods.ExchangeDeclare) -> Work | None:
+def _client(session: ChannelPublishes) -> Declaring:
     services, connection = session.services, session.connection
-    plan = declare.declare_exchange(
-        services.catalog.view,
-        services.profile,
+    return Declaring(
+        session.objects,
+        services.objects,
+        services.messages,
+        services.replies,
         connection.access,
-        method.exchange,
-        method.type,
-        passive=method.passive,
-        durable=method.durable,
-        auto_delete=method.auto_delete,
-        internal=method.internal,
-        exchange_arguments=_json(method.arguments),
+        services.identity.connection_id(connection.uid),
+        f"amqp:{connection.user}",
     )
-    if isinstance(plan, Refused):
-        raise message_checks.refuse(plan)
-    answer = None if method.nowait else methods.ExchangeDeclareOk()
-    return _do(session, plan, answer)
 
 
 def _do(
     session: ChannelPublishes,
-    plan: declare.Exists | declare.Create | declare.Delete,
+    client: Declaring,
+    plan: declarations.Plan,
     answer: methods.Method | None,
 ) -> Work | None:
     """Do what was planned and answer; without anything to do, at once."""
@@ -84,296 +49,122 @@ def _do(
         if answer is not None:
             session.send(answer)
         return None
-    return _do_write(session, plan, answer)
+    return _done(session, client, plan, answer)
 
 
-async def _do_write(
-    session: ChannelPublishes, plan: declare.Create | declare.Delete, answer: methods.Method | None
+async def _done(
+    session: ChannelPublishes,
+    client: Declaring,
+    plan: declarations.Plan,
+    answer: methods.Method | None,
 ) -> None:
-    cause = _cause(session)
-    if isinstance(plan, declare.Create):
-        operation = catalog_commands.put(
-            plan.kind, plan.vhost, plan.name, plan.spec, cause=cause, declare=True
-        )
-        await _write(session, operation)
-    else:
-        record = plan.record
-        reply = await session.objects.write(
-            catalog_commands.delete(record.kind, record.vhost, record.name, cause=cause)
-        )
-        # Somebody else was first: it is gone, as asked for.
-        if reply["code"] != catalog_commands.NOT_FOUND:
-            _check_reply(reply)
+    await declarations.carry_out(client, plan)
     if answer is not None:
         session.send(answer)
 
 
-def _exchange_delete(session: ChannelPublishes, method: methods.ExchangeDelete) -> Work | None:
-    plan = declare.delete_exchange(
-        session.catalog.view,
-        session.connection.access,
+# ---- exchanges ----------------------------------------------------------------------------------
+
+
+def _exchange_declare(session: ChannelPublishes, method: methods.ExchangeDeclare) -> Work | None:
+    client = _client(session)
+    plan = declarations.plan_exchange(
+        client,
         method.exchange,
-        method.if_unused,
-        session.services.profile,
+        method.type,
+        passive=method.passive,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        table=method.arguments,
     )
-    if isinstance(plan, Refused):
-        raise message_checks.refuse(plan)
-    if isinstance(plan, declare.Delete) and plan.record.is_protected():
-        raise errors.AccessRefused(
-            f"exchange '{method.exchange}' in vhost '{session.connection.vhost}' is managed by "
-            "an operator and may not be deleted"
-        )
-    return _do(session, plan, None if method.nowait else methods.ExchangeDeleteOk())
+    return _do(session, client, plan, None if method.nowait else methods.ExchangeDeclareOk())
 
 
-def _bind(
-    session: ChannelPublishes,
-    source: str,
-    kind: str,
-    destination: str,
-    routing_key: str,
-    table: values.Table,
-    answer: methods.Method | None,
-) -> Work | None:
-    services, connection = session.services, session.connection
-    plan = declare.bind(
-        view=services.catalog.view,
-        profile=services.profile,
-        access=connection.access,
-        source=source,
-        destination_kind=kind,
-        destination=destination,
-        routing_key=routing_key,
-        binding_arguments=_json(table),
-        connection=services.identity.connection_id(connection.uid),
-    )
-    if isinstance(plan, Refused):
-        raise message_checks.refuse(plan)
-    return _do(session, plan, answer)
-
-
-def _unbind(
-    session: ChannelPublishes,
-    source: str,
-    kind: str,
-    destination: str,
-    routing_key: str,
-    table: values.Table,
-    answer: methods.Method | None,
-) -> Work | None:
-    services, connection = session.services, session.connection
-    plan = declare.unbind(
-        view=services.catalog.view,
-        access=connection.access,
-        source=source,
-        destination_kind=kind,
-        destination=destination,
-        routing_key=routing_key,
-        binding_arguments=_json(table),
-        connection=services.identity.connection_id(connection.uid),
-    )
-    if isinstance(plan, Refused):
-        raise message_checks.refuse(plan)
-    return _do(session, plan, answer)
+def _exchange_delete(session: ChannelPublishes, method: methods.ExchangeDelete) -> Work | None:
+    client = _client(session)
+    plan = declarations.plan_exchange_deletion(client, method.exchange, if_unused=method.if_unused)
+    return _do(session, client, plan, None if method.nowait else methods.ExchangeDeleteOk())
 
 
 def _exchange_bind(session: ChannelPublishes, method: methods.ExchangeBind) -> Work | None:
-    answer = None if method.nowait else methods.ExchangeBindOk()
-    return _bind(
-        session,
-        method.source,
-        "exchange",
-        method.destination,
-        method.routing_key,
-        method.arguments,
-        answer,
-    )
+    client = _client(session)
+    plan = declarations.plan_binding(client, _between_exchanges(method))
+    return _do(session, client, plan, None if method.nowait else methods.ExchangeBindOk())
 
 
 def _exchange_unbind(session: ChannelPublishes, method: methods.ExchangeUnbind) -> Work | None:
-    answer = None if method.nowait else methods.ExchangeUnbindOk()
-    return _unbind(
-        session,
-        method.source,
-        "exchange",
-        method.destination,
-        method.routing_key,
-        method.arguments,
-        answer,
+    client = _client(session)
+    plan = declarations.plan_unbinding(client, _between_exchanges(method))
+    return _do(session, client, plan, None if method.nowait else methods.ExchangeUnbindOk())
+
+
+def _between_exchanges(method: methods.ExchangeBind | methods.ExchangeUnbind) -> BindingNamed:
+    return BindingNamed(
+        method.source, "exchange", method.destination, method.routing_key, method.arguments
     )
 
 
 # ---- queues -------------------------------------------------------------------------------------
 
 
-def _queue_declare(session: ChannelPublishes, method: methods.QueueDeclare) -> Work:
-    if method.queue.startswith(reply_to.PSEUDO_QUEUE):
-        return _reply_queue_declared(session, method)
-    services, connection = session.services, session.connection
-    name = method.queue
-    plan = declare.declare_queue(
-        services.catalog.view,
-        services.profile,
-        connection.access,
-        name,
-        passive=method.passive,
-        durable=method.durable,
-        exclusive=method.exclusive,
-        auto_delete=method.auto_delete,
-        queue_arguments=_json(method.arguments),
-        connection=services.identity.connection_id(connection.uid),
-        generated_name=session_consumers.random_name("amq.gen-"),
-        node_default_type=services.config.queues.default_type,
+async def _queue_declare(session: ChannelPublishes, method: methods.QueueDeclare) -> None:
+    asked = QueueDeclaration(
+        method.queue,
+        method.passive,
+        method.durable,
+        method.exclusive,
+        method.auto_delete,
+        method.arguments,
     )
-    if isinstance(plan, Refused):
-        queue = services.catalog.view.queue(connection.vhost, name)
-        is_locked = plan.code == refusals.RESOURCE_LOCKED and not method.passive
-        if is_locked and queue is not None and _owner_is_elsewhere(session, queue):
-            return _declare_locked(session, queue, plan, method)
-        raise message_checks.refuse(plan)
-    return _queue_declared(session, plan, method)
-
-
-def _owner_is_elsewhere(session: ChannelPublishes, queue: Queue) -> bool:
-    owner = queue.exclusive_owner
-    return owner is not None and owner.node != session.services.identity.node
-
-
-async def _declare_locked(
-    session: ChannelPublishes, queue: Queue, refused: Refused, method: methods.QueueDeclare
-) -> None:
-    """The queue's owner is a connection of another member; perhaps the same client, which lost it
-    with the member.  The queue is locked if that member answers, and made anew if it is down.
-    """
-    try:
-        if await topology.counts(session.services.objects, queue) is not None:
-            raise message_checks.refuse(refused)
-    except QueueStuck:
-        if session.services.catalog.view.usable_queue(queue.vhost, queue.name) is queue:
-            raise
-    await _queue_declare(session, method)
-
-
-async def _queue_declared(
-    session: ChannelPublishes, plan: declare.Exists | declare.Create, method: methods.QueueDeclare
-) -> None:
-    services = session.services
-    if isinstance(plan, declare.Create):
-        for warning in plan.warnings:
-            services.messages.warn(warning)
-        if plan.exclusive_owner is not None:
-            session.connection.has_exclusive = True
-        reply = await topology.create_queue(
-            session.objects,
-            plan.vhost,
-            plan.name,
-            plan.spec,
-            cause=_cause(session),
-            declare=True,
-            exclusive_owner=plan.exclusive_owner,
-        )
-        _check_reply(reply)
-        name = plan.name
-    else:
-        assert isinstance(plan.record, Queue)
-        name = plan.record.name
-    vhost = session.connection.vhost
-    queue = services.catalog.view.queue(vhost, name)
-    try:
-        found = None if queue is None else await topology.counts(services.objects, queue)
-    except QueueStuck:
-        if services.catalog.view.usable_queue(vhost, name) is not None:
-            raise
-        # It went down with its home member meanwhile.
-        found = None
-    now = services.catalog.view.usable_queue(vhost, name)
-    if found is None and isinstance(plan, declare.Exists) and now is not plan.record:
-        # It ended between the check and here: as if it had not been there.
-        await _queue_declare(session, method)
-        return
-    session.last_queue = name
-    session.totals.queues_declared += 1
+    owns = partial(_owns, session)
+    name, found = await declarations.declare_queue(_client(session), asked, owns)
+    if not name.startswith(reply_to.PSEUDO_QUEUE):
+        session.last_queue = name
+        session.totals.queues_declared += 1
     if not method.nowait:
-        found = found or Counts(0, 0)
-        holders = found.holders if services.profile.quorum_holders_are_consumers else 0
-        session.send(methods.QueueDeclareOk(name, found.ready, found.consumers + holders))
+        session.send(methods.QueueDeclareOk(name, found.ready, found.consumers))
 
 
-async def _reply_queue_declared(session: ChannelPublishes, method: methods.QueueDeclare) -> None:
-    """R-DRT-3: it says whether someone is there, passive or not."""
-    name, vhost = method.queue, session.connection.vhost
-    if name != reply_to.PSEUDO_QUEUE and not await session.services.replies.exists(vhost, name):
-        raise errors.NotFound(f"no queue '{name}' in vhost '{vhost}'")
-    if not method.nowait:
-        session.send(methods.QueueDeclareOk(name, 0, 1))
+def _owns(session: ChannelPublishes) -> None:
+    session.connection.has_exclusive = True
 
 
 def _queue_bind(session: ChannelPublishes, method: methods.QueueBind) -> Work | None:
-    queue, key = session_consumers.named(session, method.queue), method.routing_key
-    if not method.queue and not key:
-        key = queue
-    answer = None if method.nowait else methods.QueueBindOk()
-    return _bind(session, method.exchange, "queue", queue, key, method.arguments, answer)
+    client = _client(session)
+    plan = declarations.plan_binding(client, _to_queue(session, method))
+    return _do(session, client, plan, None if method.nowait else methods.QueueBindOk())
 
 
 def _queue_unbind(session: ChannelPublishes, method: methods.QueueUnbind) -> Work | None:
+    client = _client(session)
+    plan = declarations.plan_unbinding(client, _to_queue(session, method))
+    return _do(session, client, plan, methods.QueueUnbindOk())
+
+
+def _to_queue(
+    session: ChannelPublishes, method: methods.QueueBind | methods.QueueUnbind
+) -> BindingNamed:
     queue, key = session_consumers.named(session, method.queue), method.routing_key
     if not method.queue and not key:
         key = queue
-    answer = methods.QueueUnbindOk()
-    return _unbind(session, method.exchange, "queue", queue, key, method.arguments, answer)
+    return BindingNamed(method.exchange, "queue", queue, key, method.arguments)
 
 
-def _queue_delete(session: ChannelPublishes, method: methods.QueueDelete) -> Work | None:
-    services, connection = session.services, session.connection
+async def _queue_delete(session: ChannelPublishes, method: methods.QueueDelete) -> None:
     name = session_consumers.named(session, method.queue)
-    plan = declare.delete_queue(
-        services.catalog.view,
-        connection.access,
-        name,
-        if_unused=method.if_unused,
-        if_empty=method.if_empty,
-        connection=services.identity.connection_id(connection.uid),
-    )
-    if isinstance(plan, Refused):
-        raise message_checks.refuse(plan)
-    if isinstance(plan, declare.Exists):
-        if not method.nowait:
-            session.send(methods.QueueDeleteOk(0))
-        return None
-    assert isinstance(plan.record, Queue)
-    return _queue_deleted(session, plan.record, method)
-
-
-async def _queue_deleted(
-    session: ChannelPublishes, queue: Queue, method: methods.QueueDelete
-) -> None:
     with session.cancels_later():
-        outcome = await topology.delete_queue(
-            session.objects,
-            queue,
-            if_empty=method.if_empty,
-            if_unused=method.if_unused,
-            cause=_cause(session),
+        count = await declarations.delete_queue(
+            _client(session), name, if_unused=method.if_unused, if_empty=method.if_empty
         )
-        if not outcome.done:
-            is_used = method.if_unused and outcome.consumers
-            raise errors.PreconditionFailed(
-                f"queue '{queue.name}' in vhost '{queue.vhost}' "
-                f"{'in use' if is_used else 'not empty'}"
-            )
         if not method.nowait:
-            session.send(methods.QueueDeleteOk(outcome.messages))
+            session.send(methods.QueueDeleteOk(count))
 
 
-def _queue_purge(session: ChannelPublishes, method: methods.QueuePurge) -> Work:
-    return _purged(session, session_consumers.use_queue(session, method.queue), method.nowait)
-
-
-async def _purged(session: ChannelPublishes, queue: Queue, nowait: bool) -> None:
-    count = await session.services.queue_client.purge(queue.uid)
-    session.objects.note(audit.purge(queue, count))
-    if not nowait:
+async def _queue_purge(session: ChannelPublishes, method: methods.QueuePurge) -> None:
+    queue = session_consumers.use_queue(session, method.queue)
+    count = await declarations.purge_queue(_client(session), queue)
+    if not method.nowait:
         session.send(methods.QueuePurgeOk(count))
 
 

@@ -26,6 +26,8 @@ _SPECIAL_HIGH = 0x20 | 0x08 | 0x02 | 0x01
 _SPECIAL_LOW = 0x10
 #: Ten years (R-PUB-4).
 EXPIRATION_MS_MAX = 315_360_000_000
+#: What a queue machine refuses with, when it is not a reply code of AMQP.
+_INTERNAL_CODES_BELOW = 403
 
 
 class Client(ports.Client, Protocol):
@@ -70,6 +72,15 @@ def refuse(refused: Refused) -> errors.ProtocolError:
     if refused.connection_level:
         return errors.HardError(refused.text, code=refused.code)
     return errors.SoftError(refused.text, code=refused.code)
+
+
+def machine_refusal(refused: Refused, resource: str) -> errors.ProtocolError:
+    """Turn a queue machine's refusal into the error that closes channel or connection."""
+    code, text = refused.code, refused.text
+    if code < _INTERNAL_CODES_BELOW:
+        return errors.InternalError(f"{resource}: {text}")
+    subject = f"cannot obtain access to locked {resource}." if code == 405 else resource
+    return refuse(Refused(code, f"{subject} {text}", code >= 500))
 
 
 def check_exchange(

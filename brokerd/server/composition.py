@@ -662,6 +662,7 @@ def _message_service(
         limits=base.config.limits,
         identity=base.process,
         topology=base.catalog,
+        objects=messages.objects,
         queues=base.queues,
         queue_client=base.queue_client,
         messages=messages.routing,

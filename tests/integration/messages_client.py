@@ -24,8 +24,15 @@ def metadata(
     return tuple(found if vhost is None else [*found, ("vhost", vhost)])
 
 
+def _is_subscribed(response: Any) -> bool:
+    return bool(response.ListFields()) and response.ListFields()[0][0].name == "subscribed"
+
+
 class Call:
     """One streaming call."""
+
+    #: Of a Consume call, once it has been read.
+    subscribed: Any = None
 
     def __init__(self, method: Any, sent: tuple[tuple[str, str | bytes], ...]) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -40,13 +47,17 @@ class Call:
         self._requests.put(None)
 
     def next(self) -> Any:
-        """Wait for the next response."""
-        return next(self._call)
+        """Wait for the next response; that a subscription is active is kept aside."""
+        response = next(self._call)
+        if _is_subscribed(response):
+            self.subscribed = response.subscribed
+            response = next(self._call)
+        return response
 
     def rest(self) -> list[Any]:
         """Half-close and return what still comes."""
         self.half_close()
-        return list(self._call)
+        return [response for response in self._call if not _is_subscribed(response)]
 
     def cancel(self) -> None:
         """Break the call off."""
@@ -82,6 +93,23 @@ class Client:
     ) -> Any:
         """Publish, and return what became of it."""
         return self._stub.PublishBatch(request, metadata=sent or metadata(), timeout=timeout_s)
+
+    def call(self, method: str, *sent: tuple[str, str | bytes], **fields: Any) -> Any:
+        """Call a method of one request, named for it, and one response."""
+        named = getattr(messages_pb2, f"Messages{method}Request", None)
+        request = (named or getattr(messages_pb2, f"{method}Request"))(**fields)
+        return getattr(self._stub, method)(request, metadata=sent or metadata(), timeout=DEADLINE_S)
+
+    def status(
+        self, method: str, *sent: tuple[str, str | bytes], **fields: Any
+    ) -> tuple[grpc.StatusCode, str]:
+        """Return the status of a call that must fail."""
+        try:
+            self.call(method, *sent, **fields)
+        except grpc.RpcError as error:
+            failed: Any = error
+            return failed.code(), str(failed.details())
+        raise AssertionError("the call ended well")
 
     def consume(self, *sent: tuple[str, str], **subscription: Any) -> Call:
         """Open a Consume call and subscribe."""
@@ -126,12 +154,19 @@ def numbers(responses: Iterator[Any] | list[Any], field: str) -> list[int]:
     ]
 
 
+def ask(what: str) -> Any:
+    """Return a request: withdraw, drain or cancel."""
+    request = messages_pb2.ConsumeRequest()
+    getattr(request, what).SetInParent()
+    return request
+
+
 def deliveries(call: Call, count: int) -> list[Any]:
     """Read until `count` messages have come; more must not be in the last response."""
     found: list[Any] = []
     while len(found) < count:
         response = call.next()
-        assert not response.cancelled, response
+        assert response.deliveries, response
         found += response.deliveries
     assert len(found) == count
     return found

@@ -49,6 +49,46 @@ class MessagesStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeResponse.FromString,
                 _registered_method=True)
+        self.Get = channel.unary_unary(
+                '/brokerd.v1.Messages/Get',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.GetRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.GetResponse.FromString,
+                _registered_method=True)
+        self.DeclareQueue = channel.unary_unary(
+                '/brokerd.v1.Messages/DeclareQueue',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareQueueRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareQueueResponse.FromString,
+                _registered_method=True)
+        self.DeleteQueue = channel.unary_unary(
+                '/brokerd.v1.Messages/DeleteQueue',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteQueueRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteQueueResponse.FromString,
+                _registered_method=True)
+        self.PurgeQueue = channel.unary_unary(
+                '/brokerd.v1.Messages/PurgeQueue',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.MessagesPurgeQueueRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.MessagesPurgeQueueResponse.FromString,
+                _registered_method=True)
+        self.DeclareExchange = channel.unary_unary(
+                '/brokerd.v1.Messages/DeclareExchange',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareExchangeRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareExchangeResponse.FromString,
+                _registered_method=True)
+        self.DeleteExchange = channel.unary_unary(
+                '/brokerd.v1.Messages/DeleteExchange',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteExchangeRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteExchangeResponse.FromString,
+                _registered_method=True)
+        self.Bind = channel.unary_unary(
+                '/brokerd.v1.Messages/Bind',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.BindRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.BindResponse.FromString,
+                _registered_method=True)
+        self.Unbind = channel.unary_unary(
+                '/brokerd.v1.Messages/Unbind',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.UnbindRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.UnbindResponse.FromString,
+                _registered_method=True)
 
 
 class MessagesServicer:
@@ -70,8 +110,59 @@ class MessagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Consume(self, request_iterator, context):
-        """First request: subscribe. Then credit and settlements.
+        """First request: subscribe. Then credit, settlements, and what ends one or the other.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Get(self, request, context):
+        """Take messages for good: an answer that is lost on the way loses them. Consume with drain is the way with
+        settlements.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeclareQueue(self, request, context):
+        """As AMQP's methods of these names, with their checks, rights and limits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQueue(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgeQueue(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeclareExchange(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteExchange(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Bind(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unbind(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -93,6 +184,46 @@ def add_MessagesServicer_to_server(servicer, server):
                     servicer.Consume,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeResponse.SerializeToString,
+            ),
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.GetRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.GetResponse.SerializeToString,
+            ),
+            'DeclareQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareQueue,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareQueueRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareQueueResponse.SerializeToString,
+            ),
+            'DeleteQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQueue,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteQueueRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteQueueResponse.SerializeToString,
+            ),
+            'PurgeQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeQueue,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.MessagesPurgeQueueRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.MessagesPurgeQueueResponse.SerializeToString,
+            ),
+            'DeclareExchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareExchange,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareExchangeRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareExchangeResponse.SerializeToString,
+            ),
+            'DeleteExchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteExchange,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteExchangeRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteExchangeResponse.SerializeToString,
+            ),
+            'Bind': grpc.unary_unary_rpc_method_handler(
+                    servicer.Bind,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.BindRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.BindResponse.SerializeToString,
+            ),
+            'Unbind': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unbind,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.UnbindRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_messages__pb2.UnbindResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +307,222 @@ class Messages:
             '/brokerd.v1.Messages/Consume',
             brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_messages__pb2.ConsumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Get(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/Get',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.GetRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.GetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/DeclareQueue',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareQueueRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/DeleteQueue',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteQueueRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/PurgeQueue',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.MessagesPurgeQueueRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.MessagesPurgeQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareExchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/DeclareExchange',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareExchangeRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeclareExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteExchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/DeleteExchange',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteExchangeRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.DeleteExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Bind(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/Bind',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.BindRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.BindResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unbind(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Messages/Unbind',
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.UnbindRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_messages__pb2.UnbindResponse.FromString,
             options,
             channel_credentials,
             insecure,

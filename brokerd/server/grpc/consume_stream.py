@@ -8,8 +8,6 @@ follows the credit, and what there is no credit for waits here.
 from __future__ import annotations
 
 import asyncio
-import base64
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from itertools import repeat
@@ -20,7 +18,7 @@ import grpc
 from brokerd.amqp import errors
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import unacked
-from brokerd.core.catalog import declare, names
+from brokerd.core.catalog import names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import effects
@@ -29,12 +27,15 @@ from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
 from brokerd.core.ranges import RangeSet, normalize
 from brokerd.rpc.v1 import messages_pb2
+from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
-from brokerd.server.grpc import rpc_errors, rpc_properties
-from brokerd.server.grpc.publish_channel import NAME_BYTES_MAX, Caller, first_of
-from brokerd.server.messages import message_checks
+from brokerd.server.grpc import rpc_auth, rpc_errors, rpc_properties
+from brokerd.server.grpc.publish_channel import Caller, first_of
+from brokerd.server.grpc.queue_names import readable_queue
+from brokerd.server.grpc.topology_calls import TopologyCall
+from brokerd.server.messages import declarations
 from brokerd.server.queues.deliveries import LocalConsumer, Part
-from brokerd.server.queues.stream import ChannelStream, Settle
+from brokerd.server.queues.stream import ALL_HELD, ChannelStream, Settle
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ CREDIT_MAX = 1 << 31
 #: Bodies of one response; a client's default limit for one gRPC message is 4 MiB.
 RESPONSE_BYTES_MAX = 1024 * 1024
 RESPONSE_MESSAGES_MAX = 1024
+#: Answers that wait for a client that does not read.
+ANSWERS_MAX = 16
+#: Bindings of a queue that a call declares.
+BINDINGS_MAX = 256
 
 _SETTLE = {
     messages_pb2.Settlement.ACCEPT: Settle.ACCEPT,
@@ -90,11 +95,22 @@ class ConsumeStream:
         self._totals = self._counters.totals[client_totals.GRPC]
         self._caller = caller
         self._context = context
+        self._uid = services.identity.next_uid()
+        #: Whoever declares the call's queue, if it does.
+        self._declaring: TopologyCall | None = None
         self._stream: ChannelStream | None = None
         self._consumer: LocalConsumer | None = None
         self._auto = False
         self._credit = 0
         self._ungranted = 0
+        #: Nothing is sent: the subscription is not active yet, not any more, or for a moment.
+        self._is_paused = True
+        #: The client has cancelled the subscription.
+        self._is_over = False
+        #: What is said beside deliveries.
+        self._answers: deque[messages_pb2.ConsumeResponse] = deque()
+        #: Messages came, or were sent.
+        self._moved = asyncio.Event()
         self._granting = asyncio.Event()
         #: The first delivery tag of the response that is being written.
         self._writing_from: int | None = None
@@ -108,6 +124,8 @@ class ConsumeStream:
         self._head = messages_pb2.Delivered()
         self._look: tuple[object, ...] | None = None
         self._cancelled: str | None = None
+        #: The end of the call's exclusive queue.
+        self._exclusive_gone: asyncio.Task[None] | None = None
         #: The queue waits with damage.
         self._failure: QueueStuck | None = None
         self._due = asyncio.Event()
@@ -127,11 +145,17 @@ class ConsumeStream:
                 task.cancel()
             await asyncio.gather(reading, writing, granting, return_exceptions=True)
             self._end()
+        if self._exclusive_gone is not None:
+            # Whoever hears of the end finds its queue gone.
+            timeout_s = self._services.limits.operation_timeout_ms / 1000
+            await asyncio.wait((self._exclusive_gone,), timeout=timeout_s)
         if problem is not None:
             await rpc_errors.abort(self._context, problem)
 
     def _end(self) -> None:
         """The consumer goes; what it holds returns to the queue (R-CH-5)."""
+        if self._declaring is not None and self._declaring.has_exclusive:
+            self._exclusive_gone = self._services.topology.exclusive_queues_end(self._uid)
         if self._consumer is None or self._stream is None:
             return
         uid, consumer_id = self._consumer.uid, self._consumer.id
@@ -170,29 +194,27 @@ class ConsumeStream:
                     self._add_credit(request.credit)
                 elif kind == "settle":
                     self._settle(request.settle)
+                elif kind == "withdraw":
+                    await self._withdraw()
+                elif kind == "drain":
+                    await self._drain()
+                else:
+                    await self._cancel()
         except (errors.AmqpError, rpc_errors.CallRefused, Unavailable) as error:
             return error
+        # What was asked before is answered.
+        await self._answered(0)
         return None
 
     async def _subscribe(self, request: messages_pb2.Subscribe) -> None:
-        for what, text in (("queue", request.queue), ("consumer_tag", request.consumer_tag)):
-            if len(text.encode()) > NAME_BYTES_MAX:
-                raise rpc_errors.CallRefused(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    f"{what} is longer than {NAME_BYTES_MAX} bytes",
-                )
+        rpc_properties.name_of("consumer_tag", request.consumer_tag, b"")
         identity, caller = self._services.identity, self._caller
-        uid = identity.next_uid()
-        # A call is nobody's connection: exclusive queues refuse it (R-Q-9).
-        queue = declare.use_queue(
-            self._services.topology.view, caller.access, request.queue, identity.connection_id(uid)
-        )
-        if isinstance(queue, Refused):
-            raise message_checks.refuse(queue)
-        if refusal := self._queues.groups.refusal(queue.uid):
-            # Before anything is sent that the queue would have to be told the end of.
-            raise QueueStuck(refusal)
-        tag = request.consumer_tag or _random_tag()
+        uid = self._uid
+        name = rpc_properties.name_of("queue", request.queue, request.raw_queue)
+        if request.HasField("declare") or request.bindings:
+            name = await self._declare(name, request)
+        queue = readable_queue(self._services, caller, name, uid)
+        tag = request.consumer_tag or declarations.random_name("grpc.ctag-")
         self._auto = request.auto_acknowledge
         self._credit = min(request.credit, CREDIT_MAX)
         consumer = LocalConsumer(
@@ -213,14 +235,48 @@ class ConsumeStream:
         caller.reads = queue.name
         # Registered first: deliveries may come before the checkout is answered.
         self._services.deliveries.add(consumer)
-        await self._check_out(consumer, self._credit)
+        await self._check_out(self._checkout(self._credit))
+        text, raw = rpc_properties.both(queue.name)
+        subscribed = messages_pb2.Subscribed(queue=text, consumer_tag=tag, raw_queue=raw)
+        self._is_paused = False
+        await self._say(messages_pb2.ConsumeResponse(subscribed=subscribed))
 
-    async def _check_out(self, consumer: LocalConsumer, credit: int) -> None:
-        """Tell the queue who consumes and how much it may hold.
+    async def _declare(self, name: str, request: messages_pb2.Subscribe) -> str:
+        """Declare the queue and bind it; return its name."""
+        if name or not request.HasField("declare") or len(request.bindings) > BINDINGS_MAX:
+            raise rpc_errors.CallRefused(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "subscribe has either the name of a queue or a declaration, and only with that "
+                f"bindings, {BINDINGS_MAX} at most",
+            )
+        self._declaring = TopologyCall(
+            self._services, self._caller, rpc_auth.author_of(self._context), self._uid
+        )
+        name, _ = await self._declaring.declared(request.declare)
+        for binding in request.bindings:
+            await self._declaring.bound(binding, name)
+        return name
+
+    async def _say(self, response: messages_pb2.ConsumeResponse) -> None:
+        """Answer; a client that asks and does not read is read no further."""
+        self._answers.append(response)
+        self._due.set()
+        await self._answered(ANSWERS_MAX)
+
+    async def _answered(self, left: int) -> None:
+        """Wait until no more answers than that wait to be written."""
+        while len(self._answers) > left:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _checkout(self, credit: int, *, drains: bool = False) -> Checkout:
+        """Return what tells the queue who consumes and how much it may hold.
 
         credit: so many more may be handed out.
         """
-        checkout = Checkout(
+        consumer = self._consumer
+        assert consumer is not None
+        return Checkout(
             consumer=consumer.id,
             prefetch=consumer.prefetch,
             no_ack=False,
@@ -228,15 +284,26 @@ class ConsumeStream:
             priority=consumer.priority,
             user=consumer.user,
             credit=credit,
+            drains=drains,
         )
-        resource = names.resource("queue", consumer.vhost, consumer.queue)
+
+    async def _check_out(self, checkout: Checkout) -> int:
+        """Tell the queue; return what a drain has left of the credit."""
+        consumer, queues = self._consumer, self._services.queue_client
+        assert consumer is not None
+        found: int | Refused | None
         try:
-            refused = await self._services.queue_client.check_out(consumer.uid, checkout)
+            if checkout.drains:
+                found = await queues.drain(consumer.uid, checkout)
+            else:
+                found = await queues.check_out(consumer.uid, checkout)
         except GroupGone as gone:
             missing = names.missing("queue", consumer.vhost, consumer.queue)
             raise errors.NotFound(missing) from gone
-        if refused is not None:
-            raise errors.SoftError(f"{resource} {refused.text}", code=refused.code)
+        if isinstance(found, Refused):
+            resource = names.resource("queue", consumer.vhost, consumer.queue)
+            raise errors.SoftError(f"{resource} {found.text}", code=found.code)
+        return found or 0
 
     async def _grant(self) -> BaseException:
         """Tell the queue of further credit, all that came while it had yet to answer at once, so
@@ -248,17 +315,95 @@ class ConsumeStream:
                 await self._granting.wait()
                 self._granting.clear()
                 credit, self._ungranted = self._ungranted, 0
-                assert self._consumer is not None
-                await self._check_out(self._consumer, credit)
+                if credit:
+                    await self._check_out(self._checkout(credit))
         except (errors.AmqpError, Unavailable) as error:
             return error
 
     def _add_credit(self, credit: int) -> None:
+        if self._is_over:
+            return
         before = self._credit
         self._credit = min(self._credit + credit, CREDIT_MAX)
         self._due.set()
         self._ungranted += self._credit - before
         self._granting.set()
+
+    async def _withdraw(self) -> None:
+        """Send nothing more, and have the queue reserve nothing: what was not sent returns."""
+        # What the queue does not know of needs no word.
+        withdrawn, self._ungranted = self._ungranted, 0
+        self._credit -= withdrawn
+        self._is_paused = True
+        if not self._is_over:
+            left = await self._check_out(self._checkout(0, drains=True))
+            self._credit -= left
+            # What was handed out before is here, or on its way.
+            while len(self._waiting) < self._credit:
+                await self._wait_for_messages()
+            withdrawn += left + self._credit
+            self._credit = 0
+            self._give_back_waiting()
+            self._is_paused = False
+        await self._say(messages_pb2.ConsumeResponse(withdrawn={"credit": withdrawn}))
+
+    def _give_back_waiting(self) -> None:
+        """What waits is not sent, and returns to the queue as it was."""
+        ranges = normalize((number, number + 1) for number, _, _ in self._waiting)
+        self._waiting.clear()
+        for low, high in ranges:
+            self._held.remove(low, high)
+        if ranges:
+            self._settle_as(Settle.WITHDRAWN, ranges)
+
+    def _settle_as(self, how: Settle, ranges: list[Range]) -> None:
+        assert self._consumer is not None
+        assert self._stream is not None
+        self._stream.settle((self._consumer.uid, self._consumer.id), ranges, how)
+
+    async def _drain(self) -> None:
+        """Send what is ready, up to the credit, and no more."""
+        unused = 0
+        if not self._is_over:
+            credit, self._ungranted = self._ungranted, 0
+            unused = await self._check_out(self._checkout(credit, drains=True))
+            self._credit -= unused
+            while self._credit:
+                await self._wait_for_messages()
+        await self._say(messages_pb2.ConsumeResponse(drained={"credit": unused}))
+
+    async def _wait_for_messages(self) -> None:
+        """Wait until one has come or was sent; Unavailable if none does, and none can be sent."""
+        self._moved.clear()
+        try:
+            async with asyncio.timeout(self._services.limits.operation_timeout_ms / 1000):
+                await self._moved.wait()
+        except TimeoutError:
+            # A client that does not read is another matter (limits.write_timeout_ms).
+            if self._is_paused or not (self._waiting or self._writing_from):
+                raise Unavailable(
+                    "messages that the queue has handed out do not arrive: subscribe again"
+                ) from None
+
+    async def _cancel(self) -> None:
+        """End the subscription; what was sent stays (R-CS-3)."""
+        consumer, services = self._consumer, self._services
+        assert consumer is not None
+        self._credit = self._ungranted = 0
+        self._is_paused = self._is_over = True
+        await services.queue_client.cancel(consumer.uid, consumer.id)
+        services.deliveries.remove(consumer.id)
+        for number, _, _ in self._waiting:
+            self._held.remove(number, number + 1)
+        self._waiting.clear()
+        # What is on its way, too.
+        sent = RangeSet([*self._unacked.numbers_of(consumer.id), *self._sending])
+        self._settle_as(Settle.WITHDRAWN, sent.missing(*ALL_HELD))
+        queue = services.queues.queue_of(consumer.uid)
+        if queue is not None and queue.auto_delete:
+            # R-Q-10: whoever hears of it finds the queue gone, if this was its last consumer.
+            await topology.counts(services.objects, queue)
+        await self._say(messages_pb2.ConsumeResponse(cancel_ok={}))
 
     def _settle(self, request: messages_pb2.Settlement) -> None:
         assert self._consumer is not None
@@ -301,6 +446,7 @@ class ConsumeStream:
                 self._waiting += zip(range(low, high), repeat(run, high - low), taken, strict=True)
             self._held.add(run.first, run.first + run.length)
         self._due.set()
+        self._moved.set()
 
     def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
         """Take over messages only: they are not more than the client has asked for."""
@@ -333,17 +479,27 @@ class ConsumeStream:
         while True:
             await self._due.wait()
             self._due.clear()
-            while self._waiting and self._credit:
+            while self._answers or self._may_send:
+                if self._answers:
+                    await self._context.write(self._answers[0])
+                    self._answers.popleft()
+                    self._moved.set()
+                    continue
                 self._writing_from = self._unacked.next_tag
                 response = self._next_response()
                 await self._context.write(response)
                 self._writing_from = None
                 self._settle_sent()
+                self._moved.set()
             if self._failure is not None:
                 return
             if self._cancelled is not None:
                 await self._context.write(messages_pb2.ConsumeResponse(cancelled=self._cancelled))
                 return
+
+    @property
+    def _may_send(self) -> bool:
+        return bool(self._waiting) and self._credit > 0 and not self._is_paused
 
     def _next_response(self) -> messages_pb2.ConsumeResponse:
         consumer = self._consumer
@@ -360,7 +516,8 @@ class ConsumeStream:
             acquired = times_acquired(run)
             look = (route, header, acquired, run.delivery_count)
             if look != self._look:
-                self._look, self._head = look, self._head_of(run, content)
+                self._look = look
+                self._head = rpc_properties.head_of(run, content, has_counts=consumer.has_counts)
             delivered = response.deliveries.add(delivery_tag=tag, body=body)
             delivered.MergeFrom(self._head)
             size += len(header) + len(body)
@@ -374,26 +531,6 @@ class ConsumeStream:
         totals = self._totals.quorum if consumer.has_counts else self._totals.classic
         totals.delivered(len(response.deliveries), redelivered, self._auto)
         return response
-
-    def _head_of(self, run: Run, content: Content) -> messages_pb2.Delivered:
-        """Return what a message has but for its tag and body."""
-        assert self._consumer is not None
-        route, header = content[0], content[1]
-        exchange, raw_exchange = rpc_properties.both(route[0])
-        routing_key, raw_routing_key = rpc_properties.both(route[1])
-        has_counts = self._consumer.has_counts
-        return messages_pb2.Delivered(
-            exchange=exchange,
-            routing_key=routing_key,
-            raw_exchange=raw_exchange,
-            raw_routing_key=raw_routing_key,
-            redelivered=times_acquired(run) > 0,
-            properties=rpc_properties.decode(
-                header,
-                times_acquired(run) if has_counts else 0,
-                run.delivery_count if has_counts else 0,
-            ),
-        )
 
     def _settle_sent(self) -> None:
         """Settle what an auto-acknowledging consumer was sent (R-QQ-12)."""
@@ -413,7 +550,3 @@ def _cancelled(cause: str) -> str:
     if cause.startswith(effects.TIMED_OUT):
         return cause
     return _CANCELLED.get(cause, _DELETED)
-
-
-def _random_tag() -> str:
-    return "grpc.ctag-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

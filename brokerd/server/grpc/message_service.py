@@ -10,23 +10,26 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import grpc
 
 from brokerd.amqp import errors
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
-from brokerd.server.grpc import rpc_auth, rpc_errors
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
+from brokerd.server.grpc import get_call, rpc_auth, rpc_errors
 from brokerd.server.grpc.batch_publisher import BatchPublisher
 from brokerd.server.grpc.call_guest import CallGuest
 from brokerd.server.grpc.consume_stream import ConsumeStream
 from brokerd.server.grpc.publish_channel import Caller
 from brokerd.server.grpc.publish_stream import PublishStream
+from brokerd.server.grpc.topology_calls import TopologyCall
 
 if TYPE_CHECKING:
     from brokerd.server.access.admission import Admission
     from brokerd.server.grpc.ports import Calls, StreamServices
 
+T = TypeVar("T")
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 DEFAULT_VHOST = "/"
@@ -43,10 +46,10 @@ class Call(CallGuest):
     def __init__(self, caller: Caller, uid: int, peer: str, connected_ms: int) -> None:
         super().__init__(caller, uid, peer, connected_ms)
         self._reason: tuple[grpc.StatusCode, str] | None = None
-        self._work: asyncio.Task[None] | None = None
+        self._work: asyncio.Task[Any] | None = None
 
-    async def run(self, work: Coroutine[Any, Any, None], context: Context) -> None:
-        """Do the call's work until it is done, or until `close`."""
+    async def run(self, work: Coroutine[Any, Any, T], context: Context) -> T:
+        """Do the call's work until it is done, or until `close`; return what it does."""
         self._work = asyncio.create_task(work)
         expiry = self._watch_token()
         # One that is cancelled before it began has not awaited it.
@@ -55,12 +58,13 @@ class Call(CallGuest):
             # Ended before it began.
             self._work.cancel()
         try:
-            await self._work
+            return await self._work
         except asyncio.CancelledError:
             self._work.cancel()
             if self._reason is None:
                 raise
             await context.abort(*self._reason)
+            raise AssertionError("abort does not return") from None
         finally:
             if expiry is not None:
                 expiry.cancel()
@@ -168,6 +172,80 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             context,
             lambda caller: ConsumeStream(self._services, caller, context).run(request_iterator),
         )
+
+    async def Get(
+        self, request: messages_pb2.GetRequest, context: Context
+    ) -> messages_pb2.GetResponse:
+        """Take messages for good."""
+        return await self._answer(
+            context, lambda caller, _uid: get_call.get(self._services, caller, request)
+        )
+
+    async def DeclareQueue(
+        self, request: messages_pb2.DeclareQueueRequest, context: Context
+    ) -> messages_pb2.DeclareQueueResponse:
+        """Make a queue unless it is there."""
+        return await self._change(context, lambda call: call.declare_queue(request))
+
+    async def DeleteQueue(
+        self, request: messages_pb2.DeleteQueueRequest, context: Context
+    ) -> messages_pb2.DeleteQueueResponse:
+        """Delete a queue."""
+        return await self._change(context, lambda call: call.delete_queue(request))
+
+    async def PurgeQueue(
+        self, request: messages_pb2.MessagesPurgeQueueRequest, context: Context
+    ) -> messages_pb2.MessagesPurgeQueueResponse:
+        """Remove a queue's ready messages."""
+        return await self._change(context, lambda call: call.purge_queue(request))
+
+    async def DeclareExchange(
+        self, request: messages_pb2.DeclareExchangeRequest, context: Context
+    ) -> messages_pb2.DeclareExchangeResponse:
+        """Make an exchange unless it is there."""
+        return await self._change(context, lambda call: call.declare_exchange(request))
+
+    async def DeleteExchange(
+        self, request: messages_pb2.DeleteExchangeRequest, context: Context
+    ) -> messages_pb2.DeleteExchangeResponse:
+        """Delete an exchange."""
+        return await self._change(context, lambda call: call.delete_exchange(request))
+
+    async def Bind(
+        self, request: messages_pb2.BindRequest, context: Context
+    ) -> messages_pb2.BindResponse:
+        """Bind a queue or an exchange."""
+        return await self._change(context, lambda call: call.bind(request))
+
+    async def Unbind(
+        self, request: messages_pb2.UnbindRequest, context: Context
+    ) -> messages_pb2.UnbindResponse:
+        """Remove a binding."""
+        return await self._change(context, lambda call: call.unbind(request))
+
+    async def _change(
+        self, context: Context, change: Callable[[TopologyCall], Coroutine[Any, Any, T]]
+    ) -> T:
+        author = rpc_auth.author_of(context)
+        return await self._answer(
+            context,
+            lambda caller, uid: change(TopologyCall(self._services, caller, author, uid)),
+        )
+
+    async def _answer(
+        self, context: Context, work: Callable[[Caller, int], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Serve a call of one request and one response."""
+        caller = await self._open(context)
+        services = self._services
+        call = Call(caller, services.identity.next_uid(), context.peer(), services.clock_ms())
+        self._calls.call_opened(call)
+        try:
+            return await call.run(work(caller, call.uid), context)
+        except (errors.AmqpError, rpc_errors.CallRefused, QueueStuck, Unavailable) as error:
+            await rpc_errors.abort(context, error)
+        finally:
+            self._calls.call_gone(call)
 
     async def _serve(
         self, context: Context, work: Callable[[Caller], Coroutine[Any, Any, None]]

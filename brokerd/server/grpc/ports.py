@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from brokerd.config import LimitConfig
     from brokerd.core.catalog.catalog_effects import TopologyChanged
     from brokerd.core.catalog.catalog_machine import CatalogMachine
+    from brokerd.core.catalog.catalog_objects import Queue
     from brokerd.core.catalog.catalog_state import CatalogState
+    from brokerd.core.message import Content
     from brokerd.core.profiles import Profile
+    from brokerd.core.queue.effects import Run
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.access.blocked_clients import BlockedClients
     from brokerd.server.access.connections import GuestCall
@@ -47,11 +50,23 @@ class Topology(Protocol):
     #: Routes and rights that were looked up are good for as long as this stays the same.
     topology_revision: int
 
+    def exclusive_queues_end(self, connection_uid: int) -> asyncio.Task[None]:
+        """A call has ended: its exclusive queues go (R-Q-9); done when they are gone."""
+        ...
+
 
 class Queues(Protocol):
     """The queues, wherever their leaders are."""
 
     groups: GroupClient
+
+    def queue_of(self, uid: int) -> Queue | None:
+        """Return the catalog's record of a queue, None once it is deleted."""
+        ...
+
+    def contents_if_here(self, uid: int, run: Run) -> list[Content] | None:
+        """Return a run's messages, None where this member has them no more."""
+        ...
 
 
 class Calls(Protocol):
@@ -73,11 +88,13 @@ class Calls(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class StreamServices:
-    """What the Publish and Consume calls share."""
+    """What the calls of Messages share."""
 
     limits: LimitConfig
     identity: Process
     topology: Topology
+    #: Makes and deletes objects.
+    objects: ports.Audited
     queues: Queues
     queue_client: QueueClient
     messages: Routing

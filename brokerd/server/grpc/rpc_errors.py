@@ -25,6 +25,7 @@ _AMQP_CODES: dict[int, grpc.StatusCode] = {
     405: grpc.StatusCode.FAILED_PRECONDITION,
     406: grpc.StatusCode.INVALID_ARGUMENT,
     502: grpc.StatusCode.INVALID_ARGUMENT,
+    503: grpc.StatusCode.INVALID_ARGUMENT,
     530: grpc.StatusCode.PERMISSION_DENIED,
     540: grpc.StatusCode.UNIMPLEMENTED,
 }

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import grpc
+
 from brokerd.amqp import errors, values
 from brokerd.amqp.properties import EMPTY, BasicProperties
+from brokerd.core.message import Content
+from brokerd.core.queue.effects import Run, times_acquired
 from brokerd.rpc.v1 import messages_pb2
+from brokerd.server.grpc.rpc_errors import CallRefused
 
 #: Plain properties, under the same name on both sides.
 _TEXTS = (
@@ -26,6 +31,8 @@ _TEXTS = (
     "app_id",
     "cluster_id",
 )
+#: AMQP's short strings (AMQP 0-9-1 §4.2.5.3).
+NAME_BYTES_MAX = 255
 _NUMBERS = ("delivery_mode", "priority", "timestamp")
 _NOT_PLAIN = frozenset(("headers", "raw", "raw_headers"))
 
@@ -41,13 +48,14 @@ def encode(properties: messages_pb2.Properties) -> bytes:
             raise errors.EncodeError(f"raw: '{name}' is no text among the properties")
         found[name] = text_of(octets)
     if properties.headers or properties.raw_headers:
-        found["headers"] = _table(properties.headers, properties.raw_headers)
+        found["headers"] = table_of(properties.headers, properties.raw_headers)
     return BasicProperties(**found).encode() if found else EMPTY
 
 
-def _table(
+def table_of(
     fields: Mapping[str, messages_pb2.Value], raw: Iterable[messages_pb2.RawField]
 ) -> values.Table:
+    """Return a table as the broker keeps AMQP's."""
     table = {key: _value(value) for key, value in fields.items()}
     table.update({text_of(field.name): _value(field.value) for field in raw})
     return table
@@ -60,7 +68,7 @@ def _value(value: messages_pb2.Value) -> values.Value:
     if kind == "list":
         return [_value(item) for item in value.list.values]
     if kind == "table":
-        return _table(value.table.fields, value.table.raw_fields)
+        return table_of(value.table.fields, value.table.raw_fields)
     plain: values.Value = getattr(value, kind)
     return plain
 
@@ -95,6 +103,26 @@ def decode(raw: bytes, acquired_count: int, delivery_count: int) -> messages_pb2
     return result
 
 
+def head_of(run: Run, content: Content, *, has_counts: bool) -> messages_pb2.Delivered:
+    """Return a message as clients are sent it, without its tag and body."""
+    (exchange, routing_key), header = content[0], content[1]
+    exchange, raw_exchange = both(exchange)
+    routing_key, raw_routing_key = both(routing_key)
+    acquired_count = times_acquired(run)
+    return messages_pb2.Delivered(
+        exchange=exchange,
+        routing_key=routing_key,
+        raw_exchange=raw_exchange,
+        raw_routing_key=raw_routing_key,
+        redelivered=acquired_count > 0,
+        properties=decode(
+            header,
+            acquired_count if has_counts else 0,
+            run.delivery_count if has_counts else 0,
+        ),
+    )
+
+
 def both(text: str) -> tuple[str, bytes]:
     """Return text as protobuf accepts it, and its octets where those are not UTF-8."""
     if text.isascii():
@@ -102,6 +130,18 @@ def both(text: str) -> tuple[str, bytes]:
     octets = text.encode("utf-8", "surrogateescape")
     readable = octets.decode("utf-8", "replace")
     return readable, b"" if readable == text else octets
+
+
+def name_of(what: str, text: str, raw: bytes) -> str:
+    """Return a name that came as text or, where it is not UTF-8, as octets; CallRefused if it is
+    too long.
+    """
+    octets = raw or text.encode("utf-8", "surrogateescape")
+    if len(octets) > NAME_BYTES_MAX:
+        raise CallRefused(
+            grpc.StatusCode.INVALID_ARGUMENT, f"{what} is longer than {NAME_BYTES_MAX} bytes"
+        )
+    return text_of(octets)
 
 
 def text_of(octets: bytes) -> str:

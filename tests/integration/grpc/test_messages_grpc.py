@@ -20,6 +20,7 @@ from tests.integration.members import Member, cluster, eventually
 from tests.integration.messages_client import (
     DEADLINE_S,
     Client,
+    ask,
     batch,
     credit,
     deliveries,
@@ -371,6 +372,42 @@ def test_credit_without_settlement_goes_beyond_the_first_window(
         assert [item.body for item in found] == [b"%d" % n for n in range(30)]
         call.cancel()
         eventually(lambda: ready(channel, queue) == 30, "all messages are back")
+
+
+def test_a_subscription_says_that_it_is_active_and_ends_when_it_is_asked_to(
+    client: Client, channel: Any
+) -> None:
+    with queue_of(channel, "verbs") as queue:
+        consumer = client.consume(queue=queue, consumer_tag="tag", credit=10)
+        consumer.send(ask("drain"))
+        # Nothing was there: all of the credit is left, and none of it is good any more.
+        assert consumer.next().drained.credit == 10
+        assert (consumer.subscribed.queue, consumer.subscribed.consumer_tag) == ("verbs", "tag")
+        for n in range(7):
+            channel.basic_publish("", queue, b"%d" % n)
+        assert ready(channel, queue) == 7
+        consumer.send(credit(5))
+        consumer.send(ask("drain"))
+        found = deliveries(consumer, 5)
+        assert consumer.next().HasField("drained")
+        consumer.send(credit(1))
+        found += deliveries(consumer, 1)
+        consumer.send(credit(3))
+        found += deliveries(consumer, 1)
+        consumer.send(ask("withdraw"))
+        assert consumer.next().withdrawn.credit == 2
+        channel.basic_publish("", queue, b"7")
+        assert ready(channel, queue) == 1
+        consumer.send(ask("cancel"))
+        assert consumer.next().HasField("cancel_ok")
+        assert channel.queue_declare(queue, passive=True).method.consumer_count == 0
+        assert [each.body for each in found] == [b"%d" % n for n in range(7)]
+        # What it was sent is still its own.
+        consumer.send(settle("ACCEPT", found[4].delivery_tag, multiple=True))
+        consumer.send(settle("REQUEUE", found[5].delivery_tag))
+        eventually(lambda: ready(channel, queue) == 2, "the requeued one")
+        assert consumer.rest() == []
+        eventually(lambda: ready(channel, queue) == 3, "the rest")
 
 
 def test_requeued_and_rejected_messages_go_where_amqp_sends_them(

@@ -52,6 +52,9 @@ class Member(Services):
     def refusal(self, uid: int) -> str:
         return ""
 
+    def queue_of(self, uid: int) -> Any:
+        return self.catalog.view.queue("/", "q")
+
     def send(self, uid: int, command: bytes, done: Any, *_: Any, **__: Any) -> None:
         def answer() -> None:
             done(ReplyStatus.OK, self.apply(command))
@@ -94,6 +97,13 @@ class Client:
     granted: int = 0
     received: list[Any] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    is_subscribed: bool = False
+    is_active: bool = True
+    #: What it has asked for and has no answer to.
+    asked: list[str] = field(default_factory=list)
+    granted_when_asked: list[int] = field(default_factory=list)
+    #: Credit that it was told is left, and has no more.
+    unused: int = 0
     #: Tags that it owes a settlement.
     owed: list[int] = field(default_factory=list)
 
@@ -120,10 +130,37 @@ class Client:
         self.received += response.deliveries
         if response.cancelled:
             self.cancelled.append(response.cancelled)
+        self._answered(response)
         self.owed += [each.delivery_tag for each in response.deliveries if not self.auto]
 
+    def _answered(self, response: Any) -> None:
+        """Deliveries come between the answers, and none beyond what they say."""
+        if response.HasField("subscribed"):
+            assert (self.received, self.is_subscribed) == ([], False)
+            self.is_subscribed = True
+        assert self.is_subscribed or response.cancelled
+        assert self.is_active or not response.deliveries
+        if response.HasField("withdrawn") or response.HasField("drained"):
+            assert self.asked.pop(0) == ("withdraw" if response.HasField("withdrawn") else "drain")
+            self.unused += response.withdrawn.credit + response.drained.credit
+            # What was granted before it asked was used, or is said to be left.
+            granted = self.granted_when_asked.pop(0)
+            assert not self.is_active or len(self.received) + self.unused == granted
+        if response.HasField("cancel_ok"):
+            assert self.asked.pop(0) == "cancel"
+            self.is_active = False
+
+    def ask(self, what: str) -> None:
+        self.asked.append(what)
+        if what != "cancel":
+            self.granted_when_asked.append(self.granted)
+        request = messages_pb2.ConsumeRequest()
+        getattr(request, what).SetInParent()
+        self.requests.put_nowait(request)
+
     def grant(self, credit: int) -> None:
-        self.granted += credit
+        if "cancel" not in self.asked and self.is_active:
+            self.granted += credit
         self.requests.put_nowait(messages_pb2.ConsumeRequest(credit=credit))
 
     def settle(self, outcome: Any, count: int) -> None:
@@ -143,6 +180,12 @@ async def close(*clients: Client) -> None:
         await rest()
         assert client.task.done()
         assert client.task.exception() is None
+
+
+async def gone(client: Client) -> None:
+    client.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await client.task
 
 
 async def test_each_message_has_its_own_head() -> None:
@@ -240,12 +283,86 @@ async def test_a_grant_that_the_queue_does_not_answer_ends_the_call() -> None:
         await asyncio.wait_for(client.task, 60)
 
 
+async def test_a_withdrawal_returns_what_a_slow_client_was_not_sent() -> None:
+    member = Member()
+    client, other = Client(member, 10), Client(member, 0)
+    await rest()
+    client.is_open.clear()
+    member.fill(1)
+    await rest()
+    member.fill(4)
+    await rest()
+    assert (member.driver.unacked, member.driver.ready) == (5, 0)
+    client.ask("withdraw")
+    await rest()
+    # One is being written; the others are there for whom they are wanted by, untouched.
+    assert (member.driver.unacked, member.driver.ready) == (1, 4)
+    other.grant(9)
+    await rest()
+    assert [each.redelivered for each in other.received] == [False] * 4
+    client.is_open.set()
+    await rest()
+    assert (len(client.received), client.unused, client.asked) == (1, 9, [])
+    client.grant(1)
+    member.fill(1)
+    await rest()
+    assert len(client.received) + len(other.received) == 6
+    await close(client, other)
+
+
+async def test_what_was_sent_can_be_settled_after_the_subscription() -> None:
+    member = Member()
+    client = Client(member, 3)
+    member.fill(5)
+    await rest()
+    client.ask("cancel")
+    await rest()
+    assert not client.is_active
+    for what in ("drain", "withdraw", "cancel"):
+        client.ask(what)
+    client.grant(7)
+    await rest()
+    assert client.asked == []
+    client.settle(Settlement.ACCEPT, 2)
+    await rest()
+    assert (member.driver.unacked, member.driver.ready) == (1, 2)
+    await close(client)
+    assert (member.driver.unacked, member.driver.ready) == (0, 3)
+
+
+@pytest.mark.parametrize("what", ["withdraw", "drain"])
+async def test_messages_that_get_lost_on_the_way_end_the_call(what: str) -> None:
+    member = Member()
+    member.limits = member.limits.model_copy(update={"operation_timeout_ms": 20})
+    client = Client(member, 5)
+    await rest()
+    hub, member.deliveries = member.deliveries, DeliveryHub(lambda *_: None)
+    member.fill(2)
+    member.deliveries = hub
+    client.ask(what)
+    with pytest.raises(AttributeError, match="abort"):
+        # The made-up context has no way to say it.
+        await asyncio.wait_for(client.task, 60)
+    assert (member.driver.unacked, member.driver.ready) == (0, 2)
+
+
+async def test_a_client_that_closes_its_side_hears_what_it_asked_before() -> None:
+    member = Member()
+    client = Client(member, 5, auto=True)
+    member.fill(3)
+    client.ask("drain")
+    await close(client)
+    assert (len(client.received), client.unused, client.asked) == (3, 2, [])
+    assert (member.driver.unacked, member.driver.ready) == (0, 0)
+
+
 OUTCOMES = (Settlement.ACCEPT, Settlement.ACCEPT, Settlement.REQUEUE)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.integers(1, 6)),
         st.tuples(st.sampled_from(["grant", "settle", "requeue"]), st.integers(0, 5)),
         st.tuples(st.sampled_from(["close", "hold", "read", "look"]), st.just(0)),
+        st.tuples(st.sampled_from(["withdraw", "drain", "drain", "cancel"]), st.just(0)),
     ),
     max_size=40,
 )
@@ -257,8 +374,8 @@ class Model:
     def __init__(self) -> None:
         self.member = Member(delivery_count_mode="4.3")
         self.clients = [Client(self.member, 0), Client(self.member, 2)]
-        #: How many messages were written to a client that gave them back.
-        self.returned = 0
+        #: How many messages were written to a client that gave them back, at least and at most.
+        self.returned = self.returned_max = 0
 
     async def step(self, who: int, what: str, count: int) -> None:
         client = self.clients[who]
@@ -269,41 +386,66 @@ class Model:
         elif what in ("settle", "requeue") and client.owed[:count]:
             is_settle = what == "settle"
             self.returned += 0 if is_settle else len(client.owed[:count])
+            self.returned_max += 0 if is_settle else len(client.owed[:count])
             client.settle(Settlement.ACCEPT if is_settle else Settlement.REQUEUE, count)
         elif what == "close":
-            await close(client)
+            await rest()
+            if client.asked or not client.is_open.is_set():
+                # It does not read, and is gone in the middle: settlements may be, too.
+                self.returned_max += len(client.received)
+                await gone(client)
+            else:
+                await close(client)
+                self.returned_max += len(client.owed)
             self.returned += len(client.owed)
             self.clients[who] = Client(self.member, count)
         elif what in ("hold", "read"):
             (client.is_open.clear if what == "hold" else client.is_open.set)()
+        elif what in ("withdraw", "drain", "cancel"):
+            client.ask(what)
         if what == "look":
             await rest()
 
-    async def look(self) -> None:
+    async def quiet(self) -> None:
+        """Let everybody have its answers who reads; each takes some turns."""
         await rest()
+        while any(client.asked and client.is_open.is_set() for client in self.clients):
+            await rest()
+        await rest()
+
+    async def look(self) -> None:
+        await self.quiet()
         machine = self.member.driver.machine
         for client in self.clients:
-            assert len(client.received) <= client.granted
+            assert len(client.received) <= client.granted - client.unused
             consumer = client.stream._consumer
             assert consumer is not None
+            if client.asked:
+                # It does not read.
+                continue
             record = machine.consumers.get(consumer.id)
+            if not client.is_active:
+                assert (record.held.count if record is not None else 0) == len(client.owed)
+                assert record is None or not record.registered
+                continue
             assert record is not None
             # Handed out is what was received, and what waits for a client that does not read.
             waiting = record.held.count - len(client.owed)
             assert waiting >= 0
-            assert record.credit == client.granted - len(client.received) - waiting
+            assert record.credit == client.granted - client.unused - len(client.received) - waiting
             assert not waiting or not client.is_open.is_set()
             # Nothing is withheld from one that may have it.
             assert not (record.credit and self.member.driver.ready)
         received = [each for client in self.clients for each in client.received]
-        assert not any(each.redelivered for each in received) or self.returned
-        assert self.member.driver.count("requeue") >= self.returned
+        assert not any(each.redelivered for each in received) or self.returned_max
+        if not any(client.asked for client in self.clients):
+            assert self.member.driver.count("requeue") >= self.returned
         # What came back counted was written before.
         counted = sum(
             (span.end - span.first) * span.acquired_count
             for span in (*machine.store, *(s for c in machine.consumers.rows() for s in c.held))
         )
-        assert counted <= self.returned
+        assert counted <= self.returned_max
 
 
 @settings(max_examples=60, deadline=None)
@@ -321,6 +463,7 @@ def test_two_consumers_share_a_queue_by_their_credit(
             await model.look()
         for client in model.clients:
             client.is_open.set()
+        await model.quiet()
         await close(*model.clients)
         assert model.member.driver.unacked == 0
 

@@ -50,7 +50,7 @@ class Call(CallGuest):
 
     async def run(self, work: Coroutine[Any, Any, T], context: Context) -> T:
         """Do the call's work until it is done, or until `close`; return what it does."""
-        self._work = asyncio.create_task(work)
+        task = self._work = asyncio.create_task(work)
         expiry = self._watch_token()
         # One that is cancelled before it began has not awaited it.
         self._work.add_done_callback(lambda _: work.close())
@@ -58,7 +58,7 @@ class Call(CallGuest):
             # Ended before it began.
             self._work.cancel()
         try:
-            return await self._work
+            return await task
         except asyncio.CancelledError:
             self._work.cancel()
             if self._reason is None:

@@ -41,6 +41,7 @@ _SHOWN_CHARACTERS = 60
     show_default=True,
     help="So much of each body.",
 )
+@click.option("--filter", "chosen_by", default="", help="Only messages of which this is true.")
 @click.option("--page-token", default="", help="Go on behind a page, as it said.")
 @click.option(
     "--formatter",
@@ -54,6 +55,7 @@ def browse(
     count: int,
     state: str | None,
     body_bytes: int,
+    chosen_by: str,
     page_token: str,
     formatter: str | None,
 ) -> None:
@@ -73,6 +75,7 @@ def browse(
         state=state or "",
         body_bytes=body_bytes,
         page_token=page_token,
+        filter=chosen_by,
         base64=chosen.formatter == "raw",
         **{"from": start},
     )

@@ -52,7 +52,7 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import browses, client_calls, memory_breakdown
+from brokerd.server.listings import browse_filters, browses, client_calls, memory_breakdown
 from brokerd.server.listings.totals import MemberTotals
 from brokerd.server.loop.tasks import Tasks, log_failure
 from brokerd.server.loop.timers import DeadlineWheel
@@ -716,7 +716,8 @@ def _management_services(
 
 def _browses(base: CoreServices, access: Access, members: Members) -> browses.Browses:
     browser = QueueBrowser(base.queues, base.process.clock_ms)
-    browse_calls.serve(members.calls, base.host, browser, browse_calls.compiled)
+    compiled = browse_filters.compiler(base.process.clock_ms)
+    browse_calls.serve(members.calls, base.host, browser, compiled)
     sources = browses.Sources(
         view=base.catalog.view,
         admission=access.admission,
@@ -724,7 +725,7 @@ def _browses(base: CoreServices, access: Access, members: Members) -> browses.Br
         signer=base.catalog.keyring,
         audit=base.audit,
         refusal=base.groups.refusal,
-        check_filter=browse_calls.compiled,
+        check_filter=compiled,
     )
     return browses.Browses(sources)
 

@@ -89,7 +89,7 @@ _QUERY = (
     f"`count` ({browses.COUNT_DEFAULT}, at most {browses.COUNT_MAX:,}), "
     "`state` (`ready`, `unacked`, `delayed`, `all`), "
     f"`body_bytes` ({browses.BODY_BYTES_DEFAULT}), "
-    "`encoding` (`auto`, `base64`), `page_token`"
+    "`encoding` (`auto`, `base64`), `filter`, `page_token`"
 )
 
 ROUTES = (

@@ -16,11 +16,11 @@ from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.members import ports
 from brokerd.server.members.member_calls import MemberCalls
 from brokerd.server.queues import browsing
-from brokerd.server.queues.browsing import Matches, Page, Question, QueueBrowser
+from brokerd.server.queues.browsing import Matching, Page, Question, QueueBrowser
 
 Json: TypeAlias = dict[str, Any]
 #: Makes of a filter's text what is asked about each message; ValueError.
-Compile: TypeAlias = Callable[[str], Matches]
+Compile: TypeAlias = Callable[[str], Matching]
 
 _ASK = "browse"
 #: How long a leader is looked for, and how often: an election takes a second or two.
@@ -32,11 +32,6 @@ class Overloaded(Exception):
     """The queue's leader makes as many pages as it may."""
 
 
-def compiled(text: str) -> Matches:
-    """Return what is asked about each message; ValueError says what is wrong with a filter."""
-    raise ValueError("filter: there are none yet")
-
-
 def serve(
     calls: MemberCalls, host: ports.Replicas, browser: QueueBrowser, compile_filter: Compile
 ) -> None:
@@ -44,9 +39,9 @@ def serve(
 
     async def browse(asked: Json) -> Json:
         uid, question = int(asked["uid"]), _question(asked)
-        matches = compile_filter(str(asked["filter"])) if asked.get("filter") else None
+        matching = compile_filter(str(asked["filter"])) if asked.get("filter") else None
         try:
-            return _encoded(await browser.page(uid, question, matches))
+            return _encoded(await browser.page(uid, question, matching))
         except browsing.NotHere:
             return {"elsewhere": host.leader_of(uid) or ""}
         except browsing.Busy:

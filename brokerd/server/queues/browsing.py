@@ -8,6 +8,7 @@ other members are others' business (server/listings/browses.py, server/members/b
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import Callable
@@ -23,8 +24,6 @@ from brokerd.server.loop.chunks import in_turns
 from brokerd.server.queues.bodies import MessageViews
 
 Json: TypeAlias = dict[str, Any]
-#: Tells whether a message is wanted.
-Matches: TypeAlias = Callable[[Browsed, Content], bool]
 
 #: Messages of one call, in as many pages as it takes.
 COUNT_MAX = 10_000
@@ -102,6 +101,15 @@ class Page:
     counts: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True, frozen=True)
+class Matching:
+    """Tells whether a message is wanted."""
+
+    matches: Callable[[Browsed, Content], bool]
+    #: It may take long, without the interpreter's lock: it is asked in a thread.
+    is_slow: bool = False
+
+
 class NotHere(Exception):
     """The queue's leader is not here, or is not sure of it."""
 
@@ -119,21 +127,21 @@ class QueueBrowser:
         self._clock_ms = clock_ms
         self._running = 0
 
-    async def page(self, uid: int, question: Question, matches: Matches | None = None) -> Page:
+    async def page(self, uid: int, question: Question, matching: Matching | None = None) -> Page:
         """Return a page of a queue that is led here; NotHere, Busy.
 
-        matches: asked about each message, in turns of the loop; with it a page ends after
+        matching: asked about each message, in turns of the loop; with it a page ends after
         LOOKED_MAX messages or LOOK_S, and says how many it has looked at.
         """
         if self._running >= PAGES_AT_ONCE:
             raise Busy
         self._running += 1
         try:
-            return await self._page(uid, question, matches)
+            return await self._page(uid, question, matching)
         finally:
             self._running -= 1
 
-    async def _page(self, uid: int, question: Question, matches: Matches | None) -> Page:
+    async def _page(self, uid: int, question: Question, matching: Matching | None) -> Page:
         page = Page()
         views = MessageViews(self._reader(page))
         views.limit(_KEPT_BYTES)
@@ -147,13 +155,12 @@ class QueueBrowser:
         until_s = time.monotonic() + LOOK_S
         while True:
             room = question.count - len(page.messages)
-            walked = browse.walk(
-                self._led(uid), wanted, page.place, min(room, SLICE) if matches else room, SPANS_MAX
-            )
+            most = min(room, SLICE) if matching else room
+            walked = browse.walk(self._led(uid), wanted, page.place, most, SPANS_MAX)
             page.place = walked.place
-            await self._read(uid, walked, views, question, matches, page)
+            await self._read(uid, walked, views, question, matching, page, until_s)
             is_full = len(page.messages) >= question.count or _is_large(page)
-            if page.place is None or is_full or matches is None or page.looked >= LOOKED_MAX:
+            if page.place is None or is_full or matching is None or page.looked >= LOOKED_MAX:
                 return page
             if time.monotonic() >= until_s:
                 return page
@@ -179,18 +186,28 @@ class QueueBrowser:
         walked: browse.Walked,
         views: MessageViews,
         question: Question,
-        matches: Matches | None,
+        matching: Matching | None,
         page: Page,
+        until_s: float,
     ) -> None:
         """Add what was found; where the page ends before that, its place is the first left out."""
         async for browsed in in_turns(walked.found):
-            if _is_large(page):
+            is_late = matching is not None and page.looked and time.monotonic() >= until_s
+            if is_late or _is_large(page):
                 page.place = browsed.place
                 return
             page.looked += 1
             found = views.contents(uid, browsed.run)
             # It may have been settled, and its entry forgotten, between two turns.
-            if found is not None and (matches is None or matches(browsed, found[0])):
+            if found is None:
+                continue
+            if matching is None:
+                is_wanted = True
+            elif matching.is_slow:
+                is_wanted = await asyncio.to_thread(matching.matches, browsed, found[0])
+            else:
+                is_wanted = matching.matches(browsed, found[0])
+            if is_wanted:
                 page.messages.append(_row(browsed, found[0], question.body_bytes))
                 page.size += len(found[0][1]) + min(len(found[0][2]), question.body_bytes)
 

@@ -15,7 +15,7 @@ from brokerd.server.queues.browsing import (
     BODY_BYTES_MAX,
     PAGE_MAX,
     Busy,
-    Matches,
+    Matching,
     NotHere,
     Page,
     Question,
@@ -110,10 +110,10 @@ class Browser:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.question = Question()
-        self.matches: Matches | None = None
+        self.matching: Matching | None = None
 
-    async def page(self, uid: int, question: Question, matches: Matches | None) -> Page:
-        self.question, self.matches = question, matches
+    async def page(self, uid: int, question: Question, matching: Matching | None) -> Page:
+        self.question, self.matching = question, matching
         if self.error is not None:
             raise self.error
         return Page([{"number": 4}], Place(1, 0, 5, 2), 3, counts={"ready": 9})
@@ -126,7 +126,7 @@ class Served:
             cast(MemberCalls, self),
             cast(ports.Replicas, Host("b")),
             cast(QueueBrowser, browser),
-            lambda text: lambda _, __: text == "yes",
+            lambda text: Matching(lambda _, __: text == "yes"),
         )
 
     def serve(self, name: str, handler: Handler) -> None:
@@ -148,9 +148,9 @@ async def test_a_question_is_answered_by_the_leader_here() -> None:
     question = browser.question
     assert (question.state, question.first_number, question.first_ms) == ("all", 1, 2)
     assert (question.place, question.count, question.body_bytes) == (Place(3, 0, 7, 0), 5, 6)
-    assert browser.matches is None
+    assert browser.matching is None
     await served.ask(filter="yes", place=None)
-    assert browser.matches is not None
+    assert browser.matching is not None
     assert browser.question.place is None
 
 

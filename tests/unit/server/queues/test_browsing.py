@@ -14,10 +14,11 @@ from brokerd.core.queue import browse
 from brokerd.core.queue.browse import Browsed
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.server.queues import browsing
-from brokerd.server.queues.browsing import Busy, NotHere, Page, Question, QueueBrowser
+from brokerd.server.queues.browsing import Busy, Matching, NotHere, Page, Question, QueueBrowser
 from tests.unit.core.queue_driver import QueueDriver
 
 UID = 7
+NONE = Matching(lambda _, __: False)
 
 
 class Replicas:
@@ -116,11 +117,11 @@ async def test_a_filter_is_asked_about_each_and_the_page_says_how_many() -> None
     def matches(browsed: Browsed, content: Content) -> bool:
         return content[2].endswith(b"7")
 
-    page = await browser.page(UID, Question(count=500, body_bytes=9), matches)
+    page = await browser.page(UID, Question(count=500, body_bytes=9), Matching(matches))
     assert (len(page.messages), page.looked, page.place) == (20, 200, None)
-    first = await browser.page(UID, Question(count=3, body_bytes=9), matches)
+    first = await browser.page(UID, Question(count=3, body_bytes=9), Matching(matches))
     assert bodies(first) == [b"7", b"17", b"27"]
-    again = await browser.page(UID, Question(count=500, place=first.place), matches)
+    again = await browser.page(UID, Question(count=500, place=first.place), Matching(matches))
     assert len(again.messages) == 17
 
 
@@ -130,13 +131,14 @@ async def test_a_filter_that_finds_nothing_ends_and_goes_on(
     monkeypatch.setattr(browsing, "LOOKED_MAX", 100)
     queues = filled(*[[b"x"] for _ in range(300)])
     browser = QueueBrowser(queues, lambda: 0)
-    page = await browser.page(UID, Question(), lambda _, __: False)
+    page = await browser.page(UID, Question(), NONE)
     assert page.messages == []
     assert 100 <= page.looked < 300
     assert page.place is not None
     monkeypatch.setattr(browsing, "LOOK_S", 0.0)
-    page = await browser.page(UID, Question(), lambda _, __: False)
-    assert page.looked == browsing.SLICE
+    page = await browser.page(UID, Question(), NONE)
+    # One at least, so that pages come to an end.
+    assert page.looked == 1
 
 
 async def test_only_a_leader_that_hears_most_answers() -> None:
@@ -160,14 +162,14 @@ async def test_leadership_that_ends_between_two_walks_ends_the_page() -> None:
         return False
 
     with pytest.raises(NotHere):
-        await QueueBrowser(queues, lambda: 0).page(UID, Question(), matches)
+        await QueueBrowser(queues, lambda: 0).page(UID, Question(), Matching(matches))
 
 
 async def test_so_many_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browsing, "PAGES_AT_ONCE", 1)
     queues = filled(*[[b"x"] for _ in range(200)])
     browser = QueueBrowser(queues, lambda: 0)
-    under_way = asyncio.create_task(browser.page(UID, Question(), lambda _, __: False))
+    under_way = asyncio.create_task(browser.page(UID, Question(), NONE))
     await asyncio.sleep(0)
     with pytest.raises(Busy):
         await browser.page(UID, Question())

@@ -50,7 +50,8 @@ class Call(CallGuest):
 
     async def run(self, work: Coroutine[Any, Any, T], context: Context) -> T:
         """Do the call's work until it is done, or until `close`; return what it does."""
-        task = self._work = asyncio.create_task(work)
+        task: asyncio.Task[T] = asyncio.create_task(work)
+        self._work = task
         expiry = self._watch_token()
         # One that is cancelled before it began has not awaited it.
         self._work.add_done_callback(lambda _: work.close())

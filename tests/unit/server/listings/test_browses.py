@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +18,7 @@ from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.listings import browses, message_rows
 from brokerd.server.listings.browses import Asked, BrowseRefused, Browses, Shown, TooManyBrowses
+from brokerd.server.members import browse_calls
 from brokerd.server.queues.browsing import Page, Question
 
 Json = dict[str, Any]
@@ -44,6 +44,29 @@ def message(number: int) -> Json:
     }
 
 
+@dataclass
+class Record:
+    """A queue of the catalog."""
+
+    exclusive_owner: tuple[str, int, int] | None
+    uid: int = 9
+    name: str = "q"
+    vhost: str = "/"
+
+
+@dataclass
+class Rights:
+    """What a user may do."""
+
+    refused: Refused | None
+
+    def check_vhost(self) -> None:
+        """Every vhost may be entered."""
+
+    def check(self, permission: str, kind: str, name: str) -> Refused | None:
+        return self.refused
+
+
 class Rig:
     """A queue of so many messages; `rights` refuses where it says something."""
 
@@ -54,19 +77,16 @@ class Rig:
         self.questions: list[Question] = []
         self.records: list[Json] = []
         owner = ("n1", 1, 1) if exclusive else None
-        self.record = SimpleNamespace(uid=9, name="q", vhost="/", exclusive_owner=owner)
+        self.record = Record(owner)
         self.browses = Browses(
-            cast(
-                Any,
-                SimpleNamespace(
-                    view=self,
-                    admission=self,
-                    members=None,
-                    signer=Keyring([b"k" * 32]),
-                    audit=self,
-                    refusal=lambda _: "",
-                    check_filter=self.check_filter,
-                ),
+            browses.Sources(
+                view=cast(Any, self),
+                admission=cast(Any, self),
+                members=cast(Any, None),
+                signer=Keyring([b"k" * 32]),
+                audit=cast(Any, self),
+                refusal=lambda _: "",
+                check_filter=self.check_filter,
             )
         )
 
@@ -76,8 +96,7 @@ class Rig:
         return self.record if name == "q" else None
 
     def access(self, identity: Identity, vhost: str) -> Any:
-        refused = Refused(403, self.rights) if self.rights else None
-        return SimpleNamespace(check_vhost=lambda: None, check=lambda *_: refused)
+        return Rights(Refused(403, self.rights) if self.rights else None)
 
     def write(self, author: Author, fields: Mapping[str, Any]) -> None:
         assert author == AUTHOR
@@ -108,7 +127,7 @@ class Rig:
 
 def use(monkeypatch: pytest.MonkeyPatch, count: int = 3, *, exclusive: bool = False) -> Rig:
     rig = Rig(count, exclusive)
-    monkeypatch.setattr(browses.browse_calls, "ask_leader", rig.ask_leader)
+    monkeypatch.setattr(browse_calls, "ask_leader", rig.ask_leader)
     return rig
 
 

@@ -27,6 +27,7 @@ from brokerd.core.filters.syntax import (
     Path,
     Sum,
 )
+from brokerd.core.filters.tokens import Scalar
 
 _FUNCTIONS = ("has", "size", "duration", "timestamp", "int", "double", "string")
 _METHODS = ("startsWith", "endsWith", "contains", "matches")
@@ -50,7 +51,7 @@ class Value:
     position: int
     is_constant: bool = False
     #: The value of a constant.
-    constant: object = None
+    constant: Scalar | None = None
 
 
 class Compiler:
@@ -269,6 +270,7 @@ class Compiler:
                     f"no {node.name} can be made of this: write {_EXAMPLES[node.name]}",
                     value.position,
                 )
+            assert isinstance(converted, str | int | float)
             return Value(kind, operators.constant(converted), node.position, True, converted)
         return Value(kind, operators.applied(function, value.evaluate), node.position)
 

@@ -229,9 +229,15 @@ class BatchPublisher(PublishChannel, CallGuest):
             self._stream.offer()
         except Exception as defect:
             # Of ours: no outcome would come.
-            for waiting in self._waiting:
-                if not waiting.done.done():
-                    waiting.done.set_exception(defect)
+            self._fail(defect)
+
+    def _fail(self, error: Exception) -> None:
+        """End all calls that wait."""
+        for waiting in self._waiting:
+            if not waiting.done.done():
+                waiting.done.set_exception(error)
+                # Looked at: a call that is being cancelled does not.
+                waiting.done.exception()
 
     # ---- outcomes ---------------------------------------------------------------------------
 
@@ -307,9 +313,7 @@ class BatchPublisher(PublishChannel, CallGuest):
         self._reason = code, text
         self._idle.cancel()
         self._closed.set_result(None)
-        for waiting in self._waiting:
-            if not waiting.done.done():
-                waiting.done.set_exception(CallRefused(code, text))
+        self._fail(CallRefused(code, text))
         self._stream.leave()
         self._ended(self)
 

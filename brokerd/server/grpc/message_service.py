@@ -54,14 +54,14 @@ class Call(CallGuest):
         self._work = task
         expiry = self._watch_token()
         # One that is cancelled before it began has not awaited it.
-        self._work.add_done_callback(lambda _: work.close())
+        task.add_done_callback(lambda _: work.close())
         if self._reason is not None:
             # Ended before it began.
-            self._work.cancel()
+            task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
-            self._work.cancel()
+            task.cancel()
             if self._reason is None:
                 raise
             await context.abort(*self._reason)

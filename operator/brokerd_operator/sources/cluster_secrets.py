@@ -73,12 +73,18 @@ class ClusterSecrets:
 
         One that somebody made with what belongs into it is used, and never written.
         """
-        wanted = {context.cluster_secret: "secret", context.keys_secret: "keys"}
+        wanted: dict[str, tuple[str, ...]] = {
+            context.cluster_secret: ("secret",),
+            context.keys_secret: ("keys",),
+        }
         if context.spec.admin.secret_ref is None:
-            wanted[context.admin_secret] = "password"
-        for name, key in wanted.items():
+            wanted[context.admin_secret] = ("password",)
+        wanted[secret_manifests.ca_secret_name(context)] = ("ca.crt", "ca.key")
+        for name in secret_manifests.certificate_secrets(context):
+            wanted[name] = ("tls.crt", "tls.key", "ca.crt")
+        for name, keys in wanted.items():
             found = await self.live(context, name)
-            if found is None or key in decoded(found):
+            if found is None or decoded(found).keys() >= set(keys):
                 continue
             if naming.is_foreign(context, found):
                 return naming.conflict(context, "Secret", name)

@@ -44,6 +44,7 @@ OTHERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         {"spec": {"minAvailable": 1, "selector": {"matchLabels": APP}}},
     ),
     "keys": ("Secret", "v1", "-keys", {"stringData": {"token": "of the shop"}}),
+    "cert": ("Secret", "v1", "-tls", {"stringData": {"tls.crt": "of an Ingress", "tls.key": "x"}}),
     "claim": ("PersistentVolumeClaim", "v1", "", {"spec": CLAIM}),
     # Taken over by the last test alone.
     "taken": ("Service", "v1", "", {"spec": {"selector": APP, "ports": [WEB]}}),

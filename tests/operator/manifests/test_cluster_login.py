@@ -154,6 +154,32 @@ async def test_a_secret_of_somebody_else_is_used_if_it_will_do_and_is_never_writ
     assert await rig.secrets.conflict(named) == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("orders-tls", ()),
+        # As cert-manager makes it for an Ingress, of an issuer without an authority to show.
+        ("orders-tls", ("tls.crt", "tls.key")),
+        ("orders-peer-tls", ("tls.crt", "tls.key")),
+        ("orders-ca", ("ca.crt",)),
+    ],
+)
+async def test_a_certificate_of_somebody_else_that_no_member_can_start_with_is_a_conflict(
+    rig: Rig, name: str, keys: tuple[str, ...]
+) -> None:
+    theirs = {"metadata": {"name": name}, "data": naming.encoded(dict.fromkeys(keys, "x"))}
+    rig.api.objects[name] = theirs
+    assert f"Secret {name} was not made by the operator" in await rig.secrets.conflict(context())
+    every = dict.fromkeys(("tls.crt", "tls.key", "ca.crt", "ca.key"), "x")
+    theirs["data"] = naming.encoded(every)
+    assert await rig.secrets.conflict(context()) == ""
+
+
+async def test_the_name_of_a_certificate_that_is_not_made_is_free(rig: Rig) -> None:
+    rig.api.objects["orders-tls"] = {"metadata": {"name": "orders-tls"}, "data": {}}
+    assert await rig.secrets.conflict(context(tls={"secretName": "corp"})) == ""
+
+
 def test_what_is_no_text_is_no_login() -> None:
     assert is_login({"username": b"a", "password": b"b"})
     assert not is_login({"username": b"a"})

@@ -13,7 +13,14 @@ from brokerd.core.catalog import arguments, federation_type, spread
 from brokerd.core.catalog.refusals import Refused, precondition_failed
 from brokerd.core.catalog.topic_trie import words_of
 
-TYPES = ("direct", "fanout", "headers", "topic", *spread.TYPES, federation_type.TYPE)
+TYPES: tuple[str, ...] = (
+    "direct",
+    "fanout",
+    "headers",
+    "topic",
+    *spread.TYPES,
+    federation_type.TYPE,
+)
 _X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 

@@ -21,8 +21,10 @@ from brokerd.core.catalog import refusals
 from brokerd.core.catalog.catalog_objects import Binding
 from brokerd.core.catalog.refusals import Refused
 
-CONSISTENT_HASH, MODULUS_HASH, RANDOM = "x-consistent-hash", "x-modulus-hash", "x-random"
-TYPES = (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
+CONSISTENT_HASH = "x-consistent-hash"
+MODULUS_HASH = "x-modulus-hash"
+RANDOM = "x-random"
+TYPES: tuple[str, ...] = (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 #: What hash-property may name.
 PROPERTIES = ("message_id", "correlation_id", "timestamp")

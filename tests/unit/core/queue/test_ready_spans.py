@@ -313,6 +313,20 @@ def test_spans_after_a_block_are_taken_up_as_they_were() -> None:
     assert [fifo.pop(9).entry.index for _ in range(4)] == [1, 1, 2, 12]
 
 
+def test_a_message_is_found_behind_one_that_came_back() -> None:
+    entries: dict[int, Entry] = {}
+    fifo = ReadySpans(0, entries)
+    for number, acquired_count in ((1, 0), (0, 1), (2, 0)):
+        entry = entries[number] = Entry.of_equal_sizes(number, number, 0, 1, 3)
+        span = Span(entry, number, number + 1)
+        span.acquired_count = acquired_count
+        fifo.append(span)
+    assert [item.first for item in fifo.items() if isinstance(item, Span)] == [1, 0, 2]
+    assert fifo.find(2, 0) == 2
+    assert fifo.find(1, 0) == 0
+    assert fifo.find(0, 1) == 1
+
+
 def test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from brokerd_operator.manifests import naming
 from brokerd_operator.reconcile import windows
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
+from brokerd_operator.specs.pod_template import BROKER
 
 #: Of the template that a pod was made from.
 REVISION_LABEL = "controller-revision-hash"
@@ -188,11 +189,12 @@ def why_not_ready(pod: Json | None) -> str:
     scheduled = _condition(pod, "PodScheduled") or {}
     if scheduled.get("status") == "False":
         return f"{scheduled.get('reason')}: {scheduled.get('message')}"
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+    for container in _statuses(pod):
         state = container.get("state") or {}
         waiting = state.get("waiting") or state.get("terminated")
-        if waiting:
-            return ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+        if waiting and not _is_through(container):
+            said = ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+            return f"{_of(container)}{said}"
     return "its pod is not ready"
 
 
@@ -209,23 +211,48 @@ def obstacle(pod: Json) -> str:
     scheduled = _condition(pod, "PodScheduled") or {}
     if scheduled.get("status") == "False":
         return f"{scheduled.get('reason')}: {scheduled.get('message')}"
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+    for container in _statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
         if reason in _UNPULLABLE:
             return f"its node cannot pull the image {container.get('image')}"
-        if reason == "CrashLoopBackOff":
-            return f"it ends again and again: {restarts(pod).last_end}"
+        if reason == "CrashLoopBackOff" or _fails(container):
+            return f"{_of(container) or 'it '}ends again and again: {_last_end(container).last_end}"
         if reason not in _STARTING:
-            return f"{reason}: {waiting.get('message')}"
+            return f"{_of(container)}{reason}: {waiting.get('message')}"
     return ""
 
 
 def is_unpullable(pod: Json) -> bool:
     """Whether its node cannot get an image."""
-    containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    states = [(item.get("state") or {}).get("waiting") or {} for item in containers]
+    states = [(item.get("state") or {}).get("waiting") or {} for item in _statuses(pod)]
     return any(state.get("reason") in _UNPULLABLE for state in states)
+
+
+def _statuses(pod: Json) -> list[Json]:
+    """What a node says of a pod's containers, in the order in which they start; those of
+    `podTemplate` are among them."""
+    status = pod.get("status") or {}
+    names = ("initContainerStatuses", "containerStatuses")
+    return [container for name in names for container in status.get(name) or ()]
+
+
+def _of(container: Json) -> str:
+    """Which container it is, in words; "" for the broker's."""
+    name = container.get("name") or BROKER
+    return "" if name == BROKER else f"container {name} "
+
+
+def _fails(container: Json) -> bool:
+    """Whether it failed once more, and waits for nothing but its next start."""
+    ended = (container.get("state") or {}).get("terminated") or {}
+    return bool(ended.get("exitCode") and container.get("restartCount"))
+
+
+def _is_through(container: Json) -> bool:
+    """Whether it has done its work, as a container does that runs before the broker."""
+    ended = (container.get("state") or {}).get("terminated")
+    return ended is not None and not ended.get("exitCode") and bool(_of(container))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +267,23 @@ class Restarts:
 
 
 def restarts(pod: Json) -> Restarts:
-    """As the node tells it; members are the only container of their pods."""
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
-        ended = (container.get("lastState") or {}).get("terminated") or {}
-        count = int(container.get("restartCount") or 0)
-        if not ended:
-            return Restarts(count)
-        reason = str(ended.get("reason") or "Ended")
-        said = f"{reason} (exit status {ended.get('exitCode')}) at {ended.get('finishedAt')}"
-        time = _time(ended.get("finishedAt"))
-        return Restarts(count, said, reason, time.timestamp() if time is not None else None)
-    return Restarts()
+    """As the node tells it of the broker's container; those of `podTemplate` are not counted."""
+    found = (pod.get("status") or {}).get("containerStatuses") or ()
+    broker = next((item for item in found if not _of(item)), None)
+    return Restarts() if broker is None else _last_end(broker)
+
+
+def _last_end(container: Json) -> Restarts:
+    """How often a container was started again, and how it ended the last time."""
+    count = int(container.get("restartCount") or 0)
+    states = (container.get(name) or {} for name in ("lastState", "state"))
+    ended = next((state["terminated"] for state in states if state.get("terminated")), None)
+    if not ended:
+        return Restarts(count)
+    reason = str(ended.get("reason") or "Ended")
+    said = f"{reason} (exit status {ended.get('exitCode')}) at {ended.get('finishedAt')}"
+    time = _time(ended.get("finishedAt"))
+    return Restarts(count, said, reason, time.timestamp() if time is not None else None)
 
 
 def _condition(pod: Json, type_: str) -> Json | None:

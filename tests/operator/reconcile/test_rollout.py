@@ -169,6 +169,48 @@ def test_what_keeps_a_member_from_starting_has_one_text_for_each_cause() -> None
     assert rollout.obstacle(pod(conditions=[homeless])) == "Unschedulable: no room"
 
 
+def test_a_container_of_the_pod_template_that_keeps_a_member_from_starting_is_named() -> None:
+    ended = {"terminated": {"reason": "Error", "exitCode": 1, "finishedAt": "noon"}}
+    backing_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "in 10 s"}}
+    broker = {"name": "broker", "state": {"waiting": {"reason": "PodInitializing"}}}
+
+    def said(state: dict[str, Any], **more: Any) -> str:
+        first = {"name": "wait", "image": "w:1", "state": state, "lastState": ended, **more}
+        return rollout.obstacle(pod(initContainerStatuses=[first], containerStatuses=[broker]))
+
+    text = "container wait ends again and again: Error (exit status 1) at noon"
+    assert said(backing_off) == text
+    # Between two tries.
+    assert said(ended, restartCount=1) == text
+    assert said({"running": {}}) == ""
+    # It may have failed once only.
+    assert said(ended, restartCount=0, lastState={}) == ""
+    assert said({"terminated": {"exitCode": 0, "reason": "Completed"}}, lastState={}) == ""
+    pulled = {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}
+    assert said(pulled, lastState={}) == "its node cannot pull the image w:1"
+    assert rollout.is_unpullable(pod(initContainerStatuses=[{"name": "wait", "state": pulled}]))
+    other = {"waiting": {"reason": "CreateContainerConfigError", "message": "no such key"}}
+    assert said(other, lastState={}) == "container wait CreateContainerConfigError: no such key"
+
+
+def test_a_member_that_is_not_ready_has_the_container_that_waits_named() -> None:
+    done = {"name": "first", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    bad = {"name": "wait", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    broker = {"name": "broker", "state": {"waiting": {"reason": "PodInitializing"}}}
+    found = pod(initContainerStatuses=[done, bad], containerStatuses=[broker])
+    assert rollout.why_not_ready(found) == "container wait Error"
+    found = pod(initContainerStatuses=[done], containerStatuses=[broker])
+    assert rollout.why_not_ready(found) == "PodInitializing"
+
+
+def test_restarts_of_a_sidecar_are_not_those_of_the_member() -> None:
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "noon"}}
+    sidecar = {"name": "agent", "restartCount": 7, "lastState": ended}
+    broker = {"name": "broker", "restartCount": 1}
+    assert rollout.restarts(pod(containerStatuses=[sidecar, broker])) == rollout.Restarts(1)
+    assert rollout.restarts(pod(containerStatuses=[sidecar])) == rollout.Restarts()
+
+
 def test_why_a_member_is_not_ready_is_said_in_the_words_of_kubernetes() -> None:
     assert rollout.why_not_ready(None) == "it has no pod"
     ending = {"metadata": {"name": "a", "deletionTimestamp": "now"}}

@@ -246,6 +246,27 @@ def conflict(context: Context, kind: str, name: str) -> str:
     )
 
 
+def controller(context: Context, live: Manifest) -> str:
+    """Whose controller reference an object has that is not a BrokerCluster's of this name, in
+    words; "" where there is none.
+
+    The API server lets an object have one only, so that such an object cannot be taken over.
+    """
+    for item in live["metadata"].get("ownerReferences") or ():
+        is_ours = item.get("kind") == "BrokerCluster" and item.get("name") == context.name
+        if item.get("controller") and not is_ours:
+            return f"{item.get('kind')} {item.get('name')}"
+    return ""
+
+
+def controlled(context: Context, kind: str, name: str, owner: str) -> str:
+    """What to do about an object that somebody else controls, whatever its annotations say."""
+    return (
+        f"{kind} {name} belongs to {owner} (its controller) and is left as it is; give the "
+        f"BrokerCluster another name, or delete the {kind} where {owner} does not make it again"
+    )
+
+
 def pod_security() -> Manifest:
     """The restricted profile (SEC-29)."""
     return {

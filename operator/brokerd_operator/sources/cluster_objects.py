@@ -118,8 +118,10 @@ class ClusterObjects:
         )
         live = await self._api.get(path)
         if live is not None:
+            kind, name = manifest["kind"], metadata["name"]
+            if owner := naming.controller(context, live):
+                raise NameConflict(naming.controlled(context, kind, name, owner))
             if naming.is_foreign(context, live):
-                kind, name = manifest["kind"], metadata["name"]
                 raise NameConflict(naming.conflict(context, kind, name))
             if not await self.pending(manifest, live):
                 return

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from brokerd_operator.sources.cluster_objects import ClusterObjects, differences, marked
+from brokerd_operator.manifests import naming
+from brokerd_operator.sources.cluster_objects import (
+    ClusterObjects,
+    NameConflict,
+    differences,
+    marked,
+)
+
+from tests.operator.manifests.test_manifests import context
 
 Json = dict[str, Any]
 
@@ -94,6 +102,39 @@ async def test_an_entry_of_somebody_elses_is_no_difference_and_one_that_is_gone_
     api.live["metadata"]["annotations"]["brokerd.io/applied-hash"] = "older"
     found = await objects.pending(manifest(), api.live)
     assert "metadata.annotations.brokerd.io/applied-hash" in found
+
+
+@pytest.mark.parametrize("annotations", [{}, {"brokerd.io/adopt": "orders"}])
+async def test_an_object_that_another_controller_owns_is_not_taken_over(
+    annotations: dict[str, str],
+) -> None:
+    """The API server would refuse a second one, in words that name neither cause nor remedy."""
+    owner = {"kind": "Release", "name": "shop", "uid": "x", "controller": True}
+    api: Any = Owned({"metadata": {"ownerReferences": [owner], "annotations": annotations}})
+    service = naming.metadata(context(), "orders")
+    wanted = {"apiVersion": "v1", "kind": "Service", "metadata": service}
+    with pytest.raises(NameConflict, match="Service orders belongs to Release shop"):
+        await ClusterObjects(api).apply(context(), wanted)
+    # Of a BrokerCluster of this name before, which is gone.
+    owner.update(kind="BrokerCluster", name="orders")
+    await ClusterObjects(api).apply(context(), wanted)
+    assert api.applied == ["orders"]
+
+
+class Owned:
+    """An API server that has one object."""
+
+    def __init__(self, live: Json) -> None:
+        self.live = live
+        self.applied: list[str] = []
+
+    async def get(self, path: str) -> Json:
+        return self.live
+
+    async def apply(self, manifest: Json, *, is_dry: bool = False) -> Json:
+        if not is_dry:
+            self.applied.append(manifest["metadata"]["name"])
+        return manifest
 
 
 @pytest.mark.parametrize(

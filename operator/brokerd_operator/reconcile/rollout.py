@@ -223,6 +223,12 @@ def obstacle(pod: Json) -> str:
     return ""
 
 
+def is_made(pod: Json) -> bool:
+    """Whether its node still prepares a pod, for which it mounts the volumes."""
+    states = [(item.get("state") or {}).get("waiting") or {} for item in _statuses(pod)]
+    return bool(states) and all(state.get("reason") in _STARTING - {""} for state in states)
+
+
 def is_unpullable(pod: Json) -> bool:
     """Whether its node cannot get an image."""
     states = [(item.get("state") or {}).get("waiting") or {} for item in _statuses(pod)]

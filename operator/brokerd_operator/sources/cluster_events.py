@@ -18,6 +18,12 @@ log = logging.getLogger(__name__)
 FAILED_CREATE = "FailedCreate"
 #: Of a claim: it gets no volume until somebody does something.
 UNPROVISIONED = ("ProvisioningFailed", "FailedBinding")
+#: Of a pod: its node cannot mount one of its volumes.
+FAILED_MOUNT = "FailedMount"
+#: In its message where the node's next try mends it.
+PASSING_MOUNT = "failed to sync"
+#: Pods that are looked at in one pass; the others wait for the same thing.
+PODS_MAX = 3
 #: Claims that are looked at in one pass; the others wait for the same thing.
 CLAIMS_MAX = 3
 
@@ -54,6 +60,22 @@ class ClusterEvents:
             found = await self._of(metadata["namespace"], metadata["uid"], UNPROVISIONED)
             if found:
                 said[str(metadata["name"])] = str(found[-1].get("message") or "")
+        return said
+
+    async def unmounted(self, pods: Iterable[Json]) -> dict[str, str]:
+        """What was said last about volumes that cannot be mounted, by pod; one text for one time,
+        whatever the order in which a node tries them."""
+        said = {}
+        for pod in list(pods)[:PODS_MAX]:
+            metadata = pod["metadata"]
+            found = [
+                item
+                for item in await self._of(metadata["namespace"], metadata["uid"], (FAILED_MOUNT,))
+                if PASSING_MOUNT not in str(item.get("message"))
+            ]
+            texts = [str(i.get("message") or "") for i in found if _when(i) == _when(found[-1])]
+            if texts:
+                said[str(metadata["name"])] = min(texts)
         return said
 
     async def _of(self, namespace: str, uid: str, reasons: tuple[str, ...]) -> list[Json]:

@@ -628,6 +628,8 @@ class KubernetesClusters:
             return []
         unbound = await self._events.unbound(claims)
         unpulled = await self._missing_pull_secrets(context, pods.values())
+        made = [pods[name] for name in waiting if name in pods and rollout.is_made(pods[name])]
+        unmounted = await self._events.unmounted(made)
         found = []
         for name in waiting:
             pod = pods.get(name)
@@ -637,6 +639,7 @@ class KubernetesClusters:
                 why = f"PersistentVolumeClaim {claim} has no volume: {unbound[claim]}"
             elif why and pod is not None and rollout.is_unpullable(pod):
                 why += unpulled
+            why = why or unmounted.get(name, "")
             if why:
                 found.append(f"{name}: {why}")
         return found

@@ -232,6 +232,19 @@ async def test_a_claim_without_a_volume_is_explained() -> None:
     assert await ClusterEvents(api).unbound(claims) == {"data-a-0": "no class"}
 
 
+async def test_a_volume_that_cannot_be_mounted_is_told_with_one_text_for_both_of_a_time() -> None:
+    late = "2026-01-01T00:00:09Z"
+    api: Any = ToldBy(
+        event("FailedMount", "b: no key", late),
+        event("FailedMount", "a: no key", late),
+        event("FailedMount", "0: mended since"),
+        event("FailedMount", "failed to sync secret cache", "2026-01-01T00:00:10Z"),
+        event("Pulled", "x", "2027"),
+    )
+    assert await ClusterEvents(api).unmounted([owned("a-0")]) == {"a-0": "a: no key"}
+    assert await ClusterEvents(ToldBy(event("Pulled", "x"))).unmounted([owned("a-0")]) == {}  # type: ignore[arg-type]
+
+
 async def test_without_the_right_to_list_events_nothing_is_said() -> None:
     api: Any = ToldBy(status=403)
     assert await ClusterEvents(api).refused_pods(owned("a"), ["a-1"]) == {}

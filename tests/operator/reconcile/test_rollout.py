@@ -169,6 +169,15 @@ def test_what_keeps_a_member_from_starting_has_one_text_for_each_cause() -> None
     assert rollout.obstacle(pod(conditions=[homeless])) == "Unschedulable: no room"
 
 
+def test_a_pod_whose_volumes_are_not_mounted_yet_is_being_made() -> None:
+    assert rollout.is_made(waiting("ContainerCreating"))
+    first = {"name": "wait", "state": {"waiting": {"reason": "PodInitializing"}}}
+    assert rollout.is_made(pod(initContainerStatuses=[first]))
+    assert not rollout.is_made(pod(initContainerStatuses=[{**first, "state": {"running": {}}}]))
+    assert not rollout.is_made(waiting("ImagePullBackOff"))
+    assert not rollout.is_made(pod())
+
+
 def test_a_container_of_the_pod_template_that_keeps_a_member_from_starting_is_named() -> None:
     ended = {"terminated": {"reason": "Error", "exitCode": 1, "finishedAt": "noon"}}
     backing_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "in 10 s"}}

@@ -233,12 +233,19 @@ def is_foreign(context: Context, live: Manifest) -> bool:
     is_owned = any(
         item.get("kind") == "BrokerCluster" and item.get("name") == context.name for item in owners
     )
-    is_given = (metadata.get("annotations") or {}).get(ADOPT) == context.name
+    # A Secret is used as it is, or not at all: taken over it would be of no more use than before.
+    can_be_given = live.get("kind") != "Secret"
+    is_given = can_be_given and (metadata.get("annotations") or {}).get(ADOPT) == context.name
     return not (is_marked or is_owned or is_given)
 
 
 def conflict(context: Context, kind: str, name: str) -> str:
     """What to do about an object that is foreign."""
+    if kind == "Secret":
+        return (
+            f"Secret {name} was not made by the operator, lacks what belongs into it and is left "
+            "as it is; give the BrokerCluster another name, or delete the Secret: it is made anew"
+        )
     return (
         f"{kind} {name} was not made by the operator and is left as it is; give the BrokerCluster "
         f"another name, delete the {kind}, or have the operator take it over: kubectl annotate -n "

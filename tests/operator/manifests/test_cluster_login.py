@@ -167,9 +167,14 @@ async def test_a_secret_of_somebody_else_is_used_if_it_will_do_and_is_never_writ
 async def test_a_certificate_of_somebody_else_that_no_member_can_start_with_is_a_conflict(
     rig: Rig, name: str, keys: tuple[str, ...]
 ) -> None:
-    theirs = {"metadata": {"name": name}, "data": naming.encoded(dict.fromkeys(keys, "x"))}
+    # Given away it would be of no more use, so that is neither advised nor obeyed.
+    given = {"name": name, "annotations": {naming.ADOPT: "orders"}}
+    data = naming.encoded(dict.fromkeys(keys, "x"))
+    theirs = {"kind": "Secret", "metadata": given, "data": data}
     rig.api.objects[name] = theirs
-    assert f"Secret {name} was not made by the operator" in await rig.secrets.conflict(context())
+    said = await rig.secrets.conflict(context())
+    assert f"Secret {name} was not made by the operator" in said
+    assert naming.ADOPT not in said
     every = dict.fromkeys(("tls.crt", "tls.key", "ca.crt", "ca.key"), "x")
     theirs["data"] = naming.encoded(every)
     assert await rig.secrets.conflict(context()) == ""

@@ -51,8 +51,8 @@ class Authenticator:
         write_later: Callable[[dict[str, Any]], None],
         tokens: Tokens | None = None,
     ) -> None:
-        """spawn(work) runs a task beside; write_later(operation) has the catalog changed, and
-        nobody waits for it.  tokens: those that are taken for passwords, None for none.
+        """spawn(work) runs a task beside; write_later(operation) changes the catalog without
+        waiting for the answer.  tokens: those that are taken for passwords, None for none.
         """
         self.records = records
         self._view = view
@@ -92,8 +92,8 @@ class Authenticator:
             login is not None
             and auth.is_imported(user.password_hash)
             and not self._checker.is_current(user.password_hash)
-            # Of two that are right nobody knows which it was: the old one must not become the new
-            # one.
+            # While two passwords are valid it is not known which of them this was: the old one
+            # must not become the new one.
             and len(user.accepted_hashes(_now_ms())) == 1
             and self._checker.begin_renewal(user.name)
         ):

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 #: Descriptors that AMQP clients leave to everything else: the log, members, HTTP, gRPC.
 DESCRIPTORS_LEFT = 768
-#: So many clients may come all the same; the log has descriptors in reserve.
+#: Client sockets allowed however few descriptors there are; the log has descriptors in reserve.
 SOCKETS_MAX_LEAST = 128
-#: Closed connections whose sockets wait for the client's end; of more, the first ones wait no
-#: longer, so that nobody holds descriptors this way.
+#: Closed connections whose sockets wait for the client's end; beyond it the oldest are aborted, so
+#: that no client holds descriptors this way.
 LEAVING_MAX = 256
 
 
@@ -59,7 +59,7 @@ class GuestCall(Guest, Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether nobody has ended it."""
+        """Tell whether it has not been ended."""
         ...
 
     @property
@@ -118,7 +118,7 @@ class Connections(Generic[ClientT]):
     def admit(self, connection: ClientT) -> bool:
         """Take a new socket in; another stranger may have to go for it (SEC-34).
 
-        Who logs in is told why there is no room for it (admission.py: `may_open`).
+        A client that logs in receives the reason why there is no room (admission.py: `may_open`).
         """
         address = connection.peer[0]
         if reserve.waiting_s() is not None:

@@ -12,8 +12,8 @@ from brokerd.server.access.limited_log import LimitedLog
 
 log = logging.getLogger(__name__)
 
-#: Why a login is refused, as the metric and the log have it.  The client learns none of it, and
-#: nobody whether it was the name or the password that was wrong (SEC-9).
+#: Why a login is refused, as the metric and the log have it.  The client learns none of it, and no
+#: reason says whether the name or the password was wrong (SEC-9).
 CREDENTIALS: Final = "credentials"
 UNREADABLE: Final = "unreadable"
 LOOPBACK: Final = "loopback"

@@ -248,7 +248,7 @@ class PasswordChecker:
                 del self._known[token]
 
     def begin_renewal(self, user: str) -> bool:
-        """Tell whether nobody replaces this user's hash yet; from now on somebody does."""
+        """Mark this user's hash as being replaced; False if it is marked already."""
         if user in self._renewals:
             return False
         self._renewals.add(user)

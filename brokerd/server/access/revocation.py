@@ -1,9 +1,9 @@
 """Rights that are taken away are gone for those who are connected, too (R-PERM-5, better).
 
 What a client asks for is judged by its `Access` each time, which forgets its answers when a right
-changes; publishes are judged anew with the next revision of the topology.  What goes on without
-being asked for is a consumer, so guests are told to look at theirs when the catalog says that a
-user or a permission has changed: once for all changes of one turn, and never per message.
+changes; publishes are judged anew with the next revision of the topology.  Only a consumer
+goes on without being asked for, so guests check theirs when the catalog reports a changed user or
+permission: once for all changes of one turn, and never per message.
 
 Called by catalog_events.py as the catalog is applied at this member, whichever member was asked.
 """
@@ -23,7 +23,7 @@ USERS_MAX = 1000
 
 
 class Revocation:
-    """State: whose rights have changed since the guests were last told."""
+    """State: whose rights have changed since the guests were last notified."""
 
     def __init__(self, guests: Callable[[], Iterable[Guest]]) -> None:
         """guests() returns all who have opened a vhost."""

@@ -58,7 +58,8 @@ def listener_context(
             except OSError as error:
                 text = f"cannot use auth.operator_ca_file {files.ca}: {error}"
                 raise OSError(text) from error
-            # Whoever has none logs in with a password (ADR 21); it may be an intermediate.
+            # A client without a certificate logs in with a password (ADR 21); the CA may be an
+            # intermediate.
             context.verify_mode = ssl.CERT_OPTIONAL
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context

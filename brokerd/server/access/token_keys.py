@@ -28,12 +28,12 @@ from brokerd.config import ConfigError
 
 log = logging.getLogger(__name__)
 
-#: An issuer has a few keys; more than so many bytes or keys are not looked at.
+#: Bytes and keys that are read of an issuer's key document at most: an issuer has a few keys.
 DOCUMENT_BYTES_MAX = 256 * 1024
 KEYS_MAX = 100
-#: Strangers choose the key that a token names: the issuer is asked once in so long at most.
+#: Shortest time between two requests to the issuer: strangers choose the key that a token names.
 REFRESH_S_MIN = 10.0
-#: So old they are fetched anew beside the next login.
+#: Age at which keys are fetched anew, beside the next login.
 AGE_S_MAX = 3600.0
 FETCH_S = 5.0
 #: Shorter ones are no protection (RFC 7518 section 3.3), longer ones take milliseconds to check.
@@ -192,7 +192,7 @@ class TokenKeys:
     async def _refresh(self) -> None:
         fetch = self._begin()
         if fetch is not None:
-            # Whoever else waits goes on if this client goes.
+            # Other logins go on waiting for the keys if this client goes.
             await asyncio.shield(fetch)
 
     def _begin(self) -> asyncio.Task[None] | None:

@@ -46,7 +46,7 @@ class ChannelConnection(ABC):
         self.peer = self.sock = ("?", 0)
         self.uid = uid
         self.is_open = False
-        #: An exclusive queue was asked for: the catalog is told when this connection ends.
+        #: An exclusive queue was asked for: the catalog is notified when this connection ends.
         self.has_exclusive = False
         self.gate = gate
         #: Published bytes of all channels whose queues have not answered.

@@ -41,16 +41,16 @@ _BODY = itemgetter(2)
 
 #: Deliveries of this size are not collected for one write with the next.
 FLUSH_BYTES = 512 * 1024
-#: After so many bytes the loop turns before the channel delivers more.  A client that reads as fast
-#: as it is written to would otherwise have all that waits for it in one turn, gigabytes perhaps.
+#: Bytes that a channel delivers per turn of the loop.  A client that reads as fast as it is written
+#: to would otherwise receive its whole backlog in one turn, gigabytes perhaps.
 TURN_BYTES = 4 << 20
 #: Prepared deliver prefixes per consumer; a topic exchange may bring any number of routing keys.
 ENCODERS_MAX = 256
-#: Auto-acknowledged deliveries are settled once the socket has taken them; so many may be under
-#: way.
+#: Auto-acknowledged deliveries under way per consumer: they are settled once the socket has taken
+#: them.
 AUTO_ACK_WINDOW = 2000
 #: An ack of what basic.get has taken goes with the channel's next method, or after once to twice
-#: this: nobody waits for it, since gets have no prefetch limit.
+#: this: no client waits for it, since gets have no prefetch limit.
 GOT_ACKS_WAIT_S = 0.005
 #: Ranges of a queue's that are kept so.
 GOT_ACKS_MAX = 256
@@ -240,7 +240,7 @@ class ChannelDeliveries:
         """Return by queue and consumer tag what the client was sent and the queue has not been told
         to settle (ADR 69).
 
-        What the socket was handed counts as sent: nobody knows how much of it has arrived.
+        What the socket was handed counts as sent: how much of it has arrived is not known.
         """
         end, connection = self.unacked.next_tag, self.connection
         if connection.is_lost and self._unflushed_at == connection.flush_count:

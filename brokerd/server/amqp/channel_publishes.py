@@ -1,7 +1,7 @@
 """One AMQP channel's outward half: publishes and their confirms.
 
 The base of session.py's `Session`, and what the functions of its methods (session_methods.py,
-session_consumers.py, session_transactions.py) work on; nobody else uses it.
+session_consumers.py, session_transactions.py) work on; no other module uses it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The login of one AMQP connection: which mechanisms it is offered, and what its answer comes to.
 
-Who may log in is decided in server/access/authentication.py; what the client is told of a refusal
-in amqp/handshake.py.  Used by connection.py.
+server/access/authentication.py decides who may log in; amqp/handshake.py answers a client that is
+refused.  Used by connection.py.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ClientLogin:
         self._certificate_user: str | None = None
 
     def offer(self, config: ConnectionConfig, transport: asyncio.Transport) -> ConnectionConfig:
-        """Return what the connection is told; a client with a verified certificate may log in by
-        it (SEC-6), and one without credentials where the configuration has a user for it.
+        """Return the config with the mechanisms to offer; a client with a verified certificate may
+        log in by it (SEC-6), and one without credentials where the configuration has a user for it.
         """
         mechanisms = config.mechanisms
         if self._is_tls:

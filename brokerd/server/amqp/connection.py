@@ -179,7 +179,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         log.log(self.log_level, "%s %s user=%s vhost=%s", what, self.name, self.user, self.vhost)
 
     def _pause_reading(self) -> None:
-        # R-HB-2: what the client sends meanwhile nobody sees, its heartbeats neither.
+        # R-HB-2: what the client sends meanwhile is not read, and neither are its heartbeats.
         self.machine.pause_heartbeat_check()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -354,7 +354,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         if going is None:
             self.machine.send(0, methods.ConnectionCloseOk())
         else:
-            # R-Q-9: whoever hears of the end may declare queues of the same names.
+            # R-Q-9: a client that learns of the end may declare queues of the same names.
             going.add_done_callback(self._say_goodbye)
 
     def _say_goodbye(self, _: asyncio.Task[None]) -> None:

@@ -74,7 +74,7 @@ class Getting:
         )
 
     def withdraw(self) -> None:
-        """The channel has ended: nobody waits for the answer."""
+        """The channel has ended: no client waits for the answer."""
         if self._asked is not None:
             self._asked.withdraw()
             self._settle_again()

@@ -1,6 +1,6 @@
 """A connection of the member to itself: what a shovel's URI without a host means.
 
-The same machine and sessions as any client's, over a pair of sockets that nobody else can reach, so
+The same machine and sessions as any client's, over a pair of sockets that no client can reach, so
 that nothing about AMQP is done twice; only the login differs.  The listener makes them.
 """
 
@@ -24,7 +24,7 @@ IMPERSONATOR = "impersonator"
 
 
 class OwnConnection(ClientConnection):
-    """State: on whose behalf it is.  Nobody else dials it, so that no password is asked."""
+    """State: on whose behalf it is.  No client can dial it, so no password is needed."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ Work = Coroutine[Any, Any, None]
 _LOOKS = frozenset(
     {methods.BasicGet, methods.QueueDeclare, methods.QueuePurge, methods.QueueDelete}
 )
-#: So long it waits for them: a queue without a leader holds the others up no longer.
+#: How long it waits for them: a queue without a leader holds the others up no longer.
 LETTERS_WAIT_S = 1.0
 
 

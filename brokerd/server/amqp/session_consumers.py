@@ -267,7 +267,7 @@ async def cancelled(
     session.unwritten_returns(consumer)
     queue = session.services.queues.queue_of(consumer.uid)
     if queue is not None and queue.auto_delete:
-        # R-Q-10: whoever hears cancel-ok finds the queue gone, if this was its last consumer.
+        # R-Q-10: after cancel-ok the client finds the queue gone, if this was its last consumer.
         await topology.counts(session.services.objects, queue)
     if answer is not None:
         session.send(answer)

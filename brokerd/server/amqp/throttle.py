@@ -1,4 +1,4 @@
-"""What an alarm does to one connection: its publishes wait, or its channels are told to stop, or
+"""What an alarm does to one connection: its publishes wait, or channel.flow stops its channels, or
 both, as the profile says (`throttle.mode`).
 
 Carries out what core/channel_flow.py and the AMQP machine decide, and says who is blocked.
@@ -26,7 +26,7 @@ ALARM = "alarm"
 
 class Throttle:
     """One per connection.  It is *blocked* from the moment that an alarm has stopped it (R-ALM-2)
-    or one of its channels was told to stop (R-OLD-1), until no alarm is on or it has ended.
+    or channel.flow has stopped one of its channels (R-OLD-1), until no alarm is on or it has ended.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Throttle:
         #: On the counters' clock; None: not blocked.
         self._blocked_since_us: int | None = None
         self._resources: set[str] = set()
-        #: Publishes are of interest: an alarm is on, and channels are told of it.
+        #: Publishes are of interest: an alarm is on, and channel.flow announces it.
         self.watches = False
 
     # ---- alarms -----------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Throttle:
         self._act(self._flows.published(channel, self._now_ms()))
 
     def flow_ok(self, channel: int, active: bool) -> None:
-        """The client has done as it was told."""
+        """The client has answered channel.flow."""
         if self._flows is not None:
             self._act(self._flows.answered(channel, active, self._now_ms()))
 

@@ -1,4 +1,4 @@
-"""What a channel in tx mode collects until it is told to commit or to forget it (R-TX).
+"""What a channel in tx mode collects until it commits or rolls back (R-TX).
 
 It knows neither channel nor queues; session_transactions.py has the methods.
 """
@@ -66,7 +66,7 @@ class Transaction:
         self._done: asyncio.Future[None] | None = None
 
     def publish(self, publish: Publish) -> None:
-        """Keep a run of messages until commit; bounded, for nobody else holds them."""
+        """Keep a run of messages until commit; bounded, as no queue has them yet."""
         for content in publish.contents:
             self._size += len(content[1]) + len(content[2]) + MESSAGE_OVERHEAD_BYTES
         if self._size > self._bytes_max:
@@ -76,7 +76,7 @@ class Transaction:
         self._publishes.append(publish)
 
     def settle(self, how: Settle, taken: list[Outstanding[Holder]]) -> None:
-        """Keep a settlement; its deliveries are outstanding for nobody else meanwhile."""
+        """Keep a settlement; its deliveries are outstanding nowhere else meanwhile."""
         self.settlement_count += sum(piece.end - piece.first for piece in taken)
         last = self._settlements[-1] if self._settlements else None
         if last is not None and last[0] is how:
@@ -143,7 +143,7 @@ class Transaction:
             self.is_committing = False
 
     def abandon(self) -> None:
-        """The channel has ended: nobody waits any more (R-TX-6)."""
+        """The channel has ended: no commit waits any more (R-TX-6)."""
         self.take_publishes()
         self.take_settlements()
         if self._done is not None and not self._done.done():

@@ -2,8 +2,8 @@
 outcome.
 
 A front door does what it does by objects that know for whom (`MemberObjects.by`), so a change is
-noted in one place, whoever asked for it; what the member does by itself (auto-delete, members that
-come and go) has no author and is not noted.  Secrets never are: specs lose whatever may be one.
+noted in one place, for all doors; what the member does by itself (auto-delete, members that come
+and go) has no author and is not noted.  Secrets never are: specs lose whatever may be one.
 
 Here is what a record holds; server/audit_log.py writes it.
 """
@@ -76,7 +76,7 @@ def records(
 ) -> Iterator[dict[str, Any]]:
     """Yield what an operation did; nothing for what changed nothing.
 
-    reply: the catalog's, None if nobody answered in time: it may take effect later.
+    reply: the catalog's, None if no answer came in time: it may take effect later.
     """
     operations = _each(operation)
     answers = [reply] * len(operations) if reply is None else reply.get("results", [reply])

@@ -127,8 +127,8 @@ class CatalogWriter:
 
     def _comes_to_revisions(self) -> bool:
         """Tell whether others shall wait for the catalog here.  Not for one that is contradicted
-        (keeping.py), nor while this member looks for its cluster: it lets nobody in before it has
-        seen its own start in the catalog, which is a later revision (start.py).
+        (keeping.py), nor while this member looks for its cluster: it admits no client before it
+        has seen its own start in the catalog, which is a later revision (start.py).
         """
         host = self._host
         return host.has_group(CATALOG_GROUP) and not host.status_of(CATALOG_GROUP).is_contradicted
@@ -154,7 +154,7 @@ class CatalogWriter:
         stalled_until_s = clock() + SYNC_S
         try:
             async with asyncio.timeout(timeout_s):
-                # A snapshot that brings the revision tells nobody: it is looked at again.
+                # A snapshot that brings the revision wakes no waiter: it is looked at again.
                 while not future.done() and self._view.revision < revision:
                     await asyncio.wait((future,), timeout=ASK_AGAIN_S)
                     if clock() >= stalled_until_s and host.is_stalled(host.node):

@@ -1,5 +1,5 @@
 """The name by which other clusters know this one (R-FED-8): in federation's queues and headers, and
-what clients are told.
+in the server properties that clients receive.
 
 It must be no other cluster's: two downstreams of one name share their upstream queue.  So it is
 made at the founding and kept with the catalog, unless the configuration or `brokerctl

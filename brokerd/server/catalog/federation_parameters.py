@@ -1,5 +1,5 @@
 """Runtime parameters of federation and shovels as they are set: refused if they cannot be used, or
-if links would lose what waits upstream and nobody has confirmed that.
+if links would lose what waits upstream and the loss is not confirmed.
 
 What is refused here never gets into the log, with whatever password stands in it.  For
 topology_batch.py.

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEY_BYTES = 32
-#: Nobody rotates that often; a file that is something else is noticed.
+#: Keys and bytes of a key file: more than any rotation needs; a file that is something else is
+#: noticed.
 KEYS_MAX = 64
 FILE_BYTES_MAX = 65_536
-#: Beside the data of a lone member that nobody gave a key.
+#: Key file beside the data of a lone member that has no configured key.
 OWN_FILE = "secrets.key"
 _PURPOSE = b"brokerd secrets at rest 1"
 _SIGNING = b"brokerd page tokens 1"

@@ -66,7 +66,7 @@ class MemberCatalog:
         self.topology_revision = 1
         #: Called after changes of objects here (catalog_events.py), by those who come and go.
         self.topology_listeners: list[Listener] = []
-        #: Told of each change; one that is full misses it, and starts again with a list.
+        #: Queues that receive each change; a full one misses it, and starts again with a list.
         self.watchers: set[asyncio.Queue[TopologyChanged]] = set()
         #: Called when a snapshot is about to replace the state.
         self.restoring_listeners: list[Callable[[], None]] = []
@@ -98,7 +98,7 @@ class MemberCatalog:
         await self.writer.catch_up()
 
     def write_later(self, operation: dict[str, Any]) -> None:
-        """Have an operation written whose answer nobody waits for."""
+        """Have an operation written without waiting for its answer."""
         self._spawn(self._write_quietly(operation))
 
     def exclusive_queues_end(self, connection_uid: int) -> asyncio.Task[None]:

@@ -1,6 +1,6 @@
 """What making and deleting objects needs of one member, brought together (ports.Topology).
 
-Built by composition.py, for front doors and for whoever declares again what was lost.
+Built by composition.py, for front doors and for what declares lost objects again.
 """
 
 from __future__ import annotations

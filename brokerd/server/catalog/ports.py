@@ -1,7 +1,7 @@
 """What creating and deleting objects needs of the member around it: one Protocol per subject.
 
-Whoever calls topology.py or topology_batch.py hands in something that has these; nothing here
-knows what that is.
+Callers of topology.py and topology_batch.py pass an object that has these; nothing here knows its
+type.
 """
 
 from __future__ import annotations

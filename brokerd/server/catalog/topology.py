@@ -37,9 +37,9 @@ class Placement:
         resting = member_states.resting(view)
         leaving = {node for node in resting if member_states.is_leaving(view, node)}
         self._nodes = {NodeId(node) for node in view.members()} - leaving or {here}
-        # Who is in maintenance counts as one that is down: it fills up a group, and leads none.  So
-        # does who has never started: with its new disk it will have no vote until it is refilled.
-        # And who has a disk that does not answer, which elects nobody.
+        # A member in maintenance counts as one that is down: it fills up a group, and leads none.
+        # So does one that has never started: with its new disk it will have no vote until it is
+        # refilled.  So does one whose disk does not answer: it cannot vote.
         started = {NodeId(node) for node in view.incarnations}
         up = (cluster.host.alive() & started | {here}) - resting
         self._running = {node for node in up if not cluster.host.is_stalled(node)}
@@ -47,7 +47,7 @@ class Placement:
         self._replicas: Counter[NodeId] = Counter()
         self._leaders: Counter[NodeId] = Counter()
         self._domains = member_states.domains(view)
-        # With more queues nobody asks, and counting would make each of them dearer than the last.
+        # With more queues the counts are not used, and would make each queue dearer than the last.
         if self._queue_count < placement.RANDOM_QUEUES_MIN:
             self._count()
 

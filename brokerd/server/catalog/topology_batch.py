@@ -156,9 +156,9 @@ class _Request:
     def _must_wait(self, operation: admin_pb2.Operation) -> bool:
         """Tell whether the run has to be done before this operation.
 
-        The view may not say yet what it will find.  And a run has one revision, at which whoever
-        follows the topology takes an object to have one state: no object is in it twice, and
-        nothing that it deletes (with all that depends on it) is made again in it.
+        The view may not say yet what it will find.  And a run has one revision, at which an
+        object has one state for followers of the topology: no object is in it twice, and nothing
+        that it deletes (with all that depends on it) is made again in it.
         """
         if (operation.kind, operation.vhost, operation.name) in self._touched:
             return True

@@ -50,7 +50,7 @@ _ADMINISTRATOR = "administrator"
 
 
 class BrowseRefused(Exception):
-    """Whoever asks may not, or asks for what makes no sense; an AMQP code says which."""
+    """The caller lacks the right, or the request makes no sense; an AMQP code says which."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.text)
@@ -100,7 +100,7 @@ class Sources:
     members: members_ports.Cluster
     signer: page_tokens.Signer
     audit: audit.Audit
-    #: Why nobody takes a queue's commands for now, "" if somebody may.
+    #: Why a queue's commands are refused for now, "" if they are not.
     refusal: Callable[[int], str]
     #: Checks a filter's text; ValueError says what is wrong with it.
     check_filter: Callable[[str], object]

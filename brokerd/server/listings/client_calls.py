@@ -1,7 +1,7 @@
 """Clients of all members: each member knows its own, the others are asked (member_calls.py).
 
-Whoever closes clients asks in the same way.  For the Admin service; the management API shares its
-rows otherwise (management/figures.py).
+Clients are closed in the same way.  For the Admin service; the management API shares its rows
+otherwise (management/figures.py).
 """
 
 from __future__ import annotations

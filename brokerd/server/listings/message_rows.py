@@ -1,6 +1,6 @@
 """Messages as JSON has them, in the words of RabbitMQ's HTTP API: properties and payload.
 
-For whoever gets messages by the management API or looks at those of a queue.
+For gets by the management API, and for looks at a queue's messages.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class KnownQueues(Protocol):
 
     @property
     def table(self) -> QueueTable:
-        """Return their figures, for whoever adds up or sorts all of them."""
+        """Return their figures, for callers that add up or sort all of them."""
         ...
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
 
 Row = dict[str, Any]
-#: The job writes at most 200 findings; nobody is to be sent more than a message can hold.
+#: Bytes of a findings file (200 findings at most): the reply has to fit a message.
 FINDINGS_BYTES_MAX = 2 * 1024 * 1024
 _STARTED_NS = time.monotonic_ns()
 
@@ -294,7 +294,7 @@ def group_health(services: Sources) -> list[GroupHealth]:
     return found
 
 
-#: Settings whose value nobody needs to see (SEC-20).
+#: Words in the names of settings whose value is hidden (SEC-20).
 _SECRETS = ("password", "secret")
 
 

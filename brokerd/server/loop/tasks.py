@@ -1,6 +1,6 @@
 """Tasks that run beside something and end with it: with a member, with a client's connection.
 
-Whoever starts work gets `spawn` in its constructor.
+A component that starts work receives `spawn` in its constructor.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-#: From one look to the next at least: deadlines that are nearer to each other share a look, and may
-#: be so late.  The shortest heartbeat interval is a second.
+#: Shortest time between two looks: deadlines that are nearer to each other share a look, and may be
+#: that late.  The shortest heartbeat interval is a second.
 RESOLUTION_MS = 40
 
 
 class Due(Protocol):
-    """Whoever has deadlines."""
+    """An object that has deadlines."""
 
     def deadline_reached(self, now_ms: int) -> int | None:
         """Act, and return the next deadline (or None for none until `watch` is called again)."""

@@ -1,7 +1,7 @@
-"""Looks for cycles of objects that nobody uses any more, and leaves alone what lives long.
+"""Looks for cycles of objects that are no longer in use, and leaves alone what lives long.
 
-A collection looks at all objects that are not frozen, and nobody is served meanwhile: a queue has
-80 of them, so ten thousand take a third of a second.  Therefore what came with many queues is
+A collection looks at all objects that are not frozen, and no client is served meanwhile: a queue
+has 80 of them, so ten thousand take a third of a second.  Therefore what came with many queues is
 frozen unseen, and what a collection took long to look at is frozen behind it.  What of that becomes
 garbage later stays until all is looked at once more: where memory is short, and once an hour.
 Queues leave no cycles behind, closed connections some.  memory/release.py says when.
@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-#: Collections may take this share of the time; nobody shall notice it while memory is not short.
+#: Share of the time that collections may take: where memory is short, and where it is not and they
+#: must go unnoticed.
 SHORT_SHARE = 0.05
 QUIET_SHARE = 0.001
 #: What took longer to look at is frozen: the next publish waits no longer than for a write.
 LONG_S = 0.01
-#: So many new queues are frozen unseen: to look at them takes about that long.
+#: New queues that are frozen unseen: to look at them takes about that long.
 NEW_QUEUES = 500
 #: How often all is looked at, if something was frozen.
 WHOLE_S = 3600.0

@@ -60,7 +60,7 @@ def _find_trim() -> Callable[[int], int] | None:
 
 
 class MemoryRelease:
-    """Told of each look at the memory; `_trim_from_s` says when it may act again."""
+    """Acts on each look at the memory; `_trim_from_s` says when it may act again."""
 
     def __init__(
         self,

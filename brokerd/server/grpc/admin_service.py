@@ -98,8 +98,8 @@ class AdminService(
     ) -> AsyncIterator[admin_pb2.TopologyPage]:
         """All objects, each as of the revision that the pages name or as of a later one.
 
-        Whoever follows the topology from that revision misses nothing: it hears of what changed
-        meanwhile, again perhaps.
+        A client that follows the topology from that revision misses nothing: it receives what
+        changed meanwhile, perhaps for the second time.
         """
         await self._reader(context)
         view, keyring = self._services.catalog.view, self._services.catalog.keyring

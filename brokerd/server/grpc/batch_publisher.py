@@ -33,7 +33,7 @@ from brokerd.server.messages.pipeline import Target
 if TYPE_CHECKING:
     from brokerd.server.grpc.ports import StreamServices
 
-#: A channel that has had no call for so long ends; it counts as a connection of its user.
+#: Time without a call after which a channel ends: it counts as a connection of its user.
 IDLE_S = 10.0
 
 
@@ -143,7 +143,7 @@ class BatchPublisher(PublishChannel, CallGuest):
                 await self._outcomes_of(waiting)
         finally:
             if waiting.left:
-                # Nobody waits for what becomes of them.
+                # No call waits for their outcomes any more.
                 self._waiting.remove(waiting)
         return waiting.response()
 
@@ -318,7 +318,7 @@ class BatchPublisher(PublishChannel, CallGuest):
         self._ended(self)
 
     def connection_lost(self) -> None:
-        """Nobody calls any more: its calls are cancelled with their connection."""
+        """The client is gone: its calls are cancelled with their connection."""
         self.end(grpc.StatusCode.CANCELLED, "the connection is closed")
 
     def _end_if_idle(self) -> None:

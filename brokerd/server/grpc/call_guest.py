@@ -32,7 +32,7 @@ class CallGuest(ABC):
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Tell whether nobody has ended it."""
+        """Tell whether it has not been ended."""
 
     @abstractmethod
     def end(self, code: grpc.StatusCode, text: str) -> None:

@@ -1,7 +1,7 @@
 """One Consume call of the Messages service: a consumer whose window is its credit.
 
-Implements the delivery register's Sink as an AMQP session does.  The queue is told of the credit
-and hands out no more (ADR 69).  While not all members understand that, it is told a prefetch that
+Implements the delivery register's Sink as an AMQP session does.  The queue receives the credit
+and hands out no more (ADR 69).  While not all members understand that, it receives a prefetch that
 follows the credit, and what there is no credit for waits here.
 """
 
@@ -96,7 +96,7 @@ class ConsumeStream:
         self._caller = caller
         self._context = context
         self._uid = services.identity.next_uid()
-        #: Whoever declares the call's queue, if it does.
+        #: Declares the call's queue; None while the call has not asked for it.
         self._declaring: TopologyCall | None = None
         self._stream: ChannelStream | None = None
         self._consumer: LocalConsumer | None = None
@@ -146,7 +146,7 @@ class ConsumeStream:
             await asyncio.gather(reading, writing, granting, return_exceptions=True)
             self._end()
         if self._exclusive_gone is not None:
-            # Whoever hears of the end finds its queue gone.
+            # A client that learns of the end finds its queue gone.
             timeout_s = self._services.limits.operation_timeout_ms / 1000
             await asyncio.wait((self._exclusive_gone,), timeout=timeout_s)
         if problem is not None:
@@ -167,7 +167,7 @@ class ConsumeStream:
         assert self._consumer is not None
         if self._writing_from is None:
             return self._unacked.numbers_of(self._consumer.id)
-        # The connection has not taken the whole of the response: nobody can have read it.
+        # The connection has not taken the whole of the response: the client cannot have read it.
         return self._unacked.numbers_below(self._writing_from).get(self._consumer.id, [])
 
     # ---- in ---------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class ConsumeStream:
     def _checkout(self, credit: int, *, drains: bool = False) -> Checkout:
         """Return what tells the queue who consumes and how much it may hold.
 
-        credit: so many more may be handed out.
+        credit: how many more may be handed out.
         """
         consumer = self._consumer
         assert consumer is not None
@@ -401,7 +401,7 @@ class ConsumeStream:
         self._settle_as(Settle.WITHDRAWN, sent.missing(*ALL_HELD))
         queue = services.queues.queue_of(consumer.uid)
         if queue is not None and queue.auto_delete:
-            # R-Q-10: whoever hears of it finds the queue gone, if this was its last consumer.
+            # R-Q-10: after cancel_ok the client finds the queue gone if this was its last consumer.
             await topology.counts(services.objects, queue)
         await self._say(messages_pb2.ConsumeResponse(cancel_ok={}))
 

@@ -37,7 +37,7 @@ BYTES_MAX = 1024 * 1024
 async def get(
     services: StreamServices, caller: Caller, request: messages_pb2.GetRequest
 ) -> messages_pb2.GetResponse:
-    """Take messages; what is wrong is told only where none has been taken."""
+    """Take messages; an error is reported only where none has been taken."""
     name = rpc_properties.name_of("queue", request.queue, request.raw_queue)
     uid = services.identity.next_uid()
     queue = readable_queue(services, caller, name, uid)
@@ -80,7 +80,7 @@ async def _one(
         status, reply = await answer
     finally:
         if not answer.done() or answer.cancelled():
-            # Nobody waits for it.
+            # The caller no longer waits for it.
             asked.withdraw()
     if status is ReplyStatus.REFUSED:
         raise QueueStuck(reply.decode())

@@ -17,7 +17,7 @@ from brokerd.server.grpc.ports import Health
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
-#: Health is state that nobody announces.
+#: Time between two looks at the health, whose changes are not announced.
 POLL_S = 1.0
 MESSAGES, ADMIN, TELEMETRY = "brokerd.v1.Messages", "brokerd.v1.Admin", "brokerd.v1.Telemetry"
 

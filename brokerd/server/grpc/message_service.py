@@ -82,7 +82,7 @@ class Call(CallGuest):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether nobody has ended it."""
+        """Tell whether it has not been ended."""
         return self._reason is None
 
     def end(self, code: grpc.StatusCode, text: str) -> None:

@@ -112,7 +112,7 @@ class StreamServices:
 
 
 class Health(Protocol):
-    """What probes are told."""
+    """What health probes ask for."""
 
     #: Clients are let in.
     ready: bool
@@ -129,7 +129,7 @@ class Health(Protocol):
 class Catalog(ports.Catalog, Protocol):
     """The catalog, and who hears of its changes."""
 
-    #: Told of each change; one that is full misses it.
+    #: Queues that receive each change; a full one misses it.
     watchers: set[asyncio.Queue[TopologyChanged]]
 
     @property

@@ -56,8 +56,8 @@ class Caller:
 
 
 async def first_of(*parts: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Wait until a part of a call has ended, and fail as it has: a client that is not told of a
-    defect waits for its deadline.
+    """Wait until a part of a call has ended, and fail as it has: a client that does not learn
+    of a defect waits for its deadline.
     """
     done, _ = await asyncio.wait(parts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for part in done:
@@ -198,7 +198,7 @@ class PublishChannel(ABC):
         first: int,
         why: tuple[int, str],
     ) -> None:
-        """Say which messages nobody took (pipeline.Channel)."""
+        """Report messages that no queue or channel took (pipeline.Channel)."""
 
     @abstractmethod
     def answered(self, outcomes: list[tuple[int, int, int]]) -> None:

@@ -188,7 +188,7 @@ class PublishStream(PublishChannel):
         first: int,
         why: tuple[int, str],
     ) -> None:
-        """Say which messages nobody took."""
+        """Report messages that no queue or channel took."""
         code, text = why
         self._returned += [
             messages_pb2.Returned(sequence=sequence, reply_code=code, reply_text=text)

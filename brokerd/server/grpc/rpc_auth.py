@@ -66,7 +66,7 @@ class Callers:
     async def authenticate(
         self, context: grpc.aio.ServicerContext[Any, Any], needed: frozenset[str] | None
     ) -> Caller:
-        """Return who calls; end the call if that is nobody, or nobody with one of the needed
+        """Return the caller; end the call if its login is refused, or it has none of the needed
         tags.
         """
         # The gRPC port asked before it read the body (ADR 18).
@@ -81,7 +81,7 @@ class Callers:
         return caller
 
     async def log_in(self, metadata: Mapping[str, str], peer: str) -> Caller:
-        """Return who calls from there with this metadata; CallRefused if that is nobody."""
+        """Return who calls from there with this metadata; CallRefused if the login fails."""
         self._check_started()
         credentials = auth.header_credentials(metadata.get("authorization", ""))
         client = login_records.Client("grpc", peer_address(peer), peer_text(peer))

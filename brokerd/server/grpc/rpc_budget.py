@@ -28,7 +28,7 @@ class Budget:
         self._waiting: dict[Callable[[], bool], None] = {} if parent is None else parent._waiting
 
     def take(self, size: int, limit_parts: int = 4) -> bool:
-        """Count bytes, or return False: these would be more than so many quarters of the limit."""
+        """Count bytes; False if they would exceed `limit_parts` quarters of the limit."""
         parent = self._parent
         if self.used + size > self.limit * limit_parts // 4:
             return False

@@ -57,7 +57,7 @@ class Connection(Protocol):
     budget: Budget
 
     async def log_in(self, call: RpcCall) -> rpc_auth.Caller:
-        """Return who calls; CallRefused if that is nobody."""
+        """Return the caller; CallRefused if the login fails."""
         ...
 
     def let_in(self, call: RpcCall) -> None:
@@ -227,7 +227,7 @@ class RpcCall:
         return WIDE_BYTES - STREAM_BYTES
 
     def _take_promise(self) -> bool:
-        """Get the memory for the whole of a large message; True as well if nobody needs it."""
+        """Get the memory for the whole of a large message; True as well if the call is over."""
         if self._is_finished:
             return True
         wanted = self._held + self._reader.missing + MESSAGE_BYTES

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 #: Calls at once.  HTTP/2's own limit is twice that: of a client that goes beyond this one, the next
 #: call has a status at once, where it would else wait in the client until its deadline.
 CALLS_MAX = 1000
-#: What anybody may ask, one at a time on a connection where nobody has logged in.
+#: Methods that need no login; without one, a connection carries one such call at a time.
 PUBLIC = frozenset((b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"))
 #: Read at a time from a stranger, and from somebody known.
 STRANGER_READ_BYTES = 4 * 1024
@@ -124,7 +124,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         #: What calls had to send at the last check, and since when it is the same.
         self._unread: dict[RpcCall, tuple[memoryview, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: Those who are told when it is gone; by number, as one may watch twice.
+        #: Called when the connection is gone; by number, as a caller may watch twice.
         self._watching: dict[int, Callable[[], None]] = {}
         self._last_watch = 0
 
@@ -276,7 +276,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.http2.send_headers(stream, many_streams.encode_headers(headers), ends=True)
 
     async def log_in(self, call: RpcCall) -> rpc_auth.Caller:
-        """Return who calls; rpc_errors.CallRefused if that is nobody."""
+        """Return the caller; rpc_errors.CallRefused if the login fails."""
         callers, metadata = self._server.callers, rpc_auth.metadata_of(call)
         try:
             if self._operator is not None and "authorization" not in metadata:
@@ -425,7 +425,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._is_ending = True
         if self._transport is not None:
             self._transport.close()
-            # Whoever does not read what it is told has no second chance.
+            # A client that does not read the last frames in time is cut off.
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
@@ -443,7 +443,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     def _check(self) -> None:
         """Ask a silent one for a sign of life; give up what does not come, or go (SEC-45)."""
         if self._loop.time() - self._check_due > LATE_S:
-            # What has come meanwhile was not read yet; nobody can be blamed.
+            # What has come meanwhile was not read yet; the client is not to blame.
             self._silent = self._stuck = 0
             self._awaited.clear()
             self._unread.clear()

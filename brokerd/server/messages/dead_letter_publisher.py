@@ -160,7 +160,7 @@ class DeadLetterPublisher:
         stream.flush()
 
     def _unrouted(self, queue: Queue, exchange: str, result: RouteResult) -> None:
-        """R-DLX-18: nobody waits for it; it is counted, and told of once a minute."""
+        """R-DLX-18: letters without a route are dropped, counted, and logged once a minute."""
         self._routing.dropped.unrouted("dead_letter_unroutable")
         self._routing.warn(
             f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' are dropped: "
@@ -280,14 +280,14 @@ class DeadLetterPublisher:
             worker.stop()
 
     def topology_changed(self) -> None:
-        """Something may be routable now: letters that nobody took are tried again."""
+        """Something may be routable now: letters that no queue took are tried again."""
         for worker in self._workers.values():
             if worker.has_refused:
                 worker.wake()
 
 
 class Counting(ports.Counting, Protocol):
-    """Who counts letters, and is told why some wait."""
+    """What counts letters, and logs why some wait."""
 
     def warn(self, text: str) -> None:
         """Log a warning, the same one now and then only."""

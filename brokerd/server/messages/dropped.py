@@ -1,7 +1,7 @@
 """Messages that went without a delivery: counted by cause for the metrics, and logged.
 
 A purge, the end of a queue, a policy, a shovel that gives up.  Not for what queues drop message by
-message (their own counters), nor for what publishers are told of.
+message (their own counters), nor for what is reported to publishers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ENDS = ("queue_deleted", "queue_expired", "home_down")
 _ASKED_FOR = ("purge", "queue_deleted")
 
 
-#: Told of vhost, queue, whether it went by itself, and messages, when a queue ends.
+#: Called when a queue ends: with vhost, queue, whether it went by itself, and messages.
 Ended: TypeAlias = Callable[[str, str, bool, int], None]
 
 
 def _nobody(vhost: str, queue: str, is_expired: bool, messages: int) -> None:
-    """Nobody wants to know of ends."""
+    """Ignore the end of a queue."""
 
 
 class Dropped:
@@ -64,7 +64,7 @@ class Dropped:
         """A queue is gone without its own word, with its vhost, say.
 
         cause: the catalog's, "" if it is not known.  was_away: it was deleted while this member was
-        away, which has not opened it since; its last figures are nobody's business.
+        away, which has not opened it since; its last figures are not reported.
         """
         if not messages:
             return

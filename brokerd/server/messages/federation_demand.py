@@ -17,7 +17,7 @@ LOOK_S = 0.02
 #: The same while the demand comes and goes, as it does when consumers have a small prefetch: each
 #: pause in between is one in which they have nothing to do.
 LOOK_RESTLESS_S = 0.001
-#: So long after a change it comes and goes.
+#: Time after a change in which demand counts as coming and going.
 RESTLESS_S = 1.0
 #: With many queues the looks are further apart, so that they cost a member no more than 5000 a
 #: second (about a hundredth of a core).

@@ -217,7 +217,7 @@ class Catalog(Protocol):
 
     @property
     def topology_listeners(self) -> list[Callable[[catalog_effects.TopologyChanged], None]]:
-        """Return who is called after a change; whoever wants to hear of them adds itself."""
+        """Return the listeners called after a change; a component adds its own."""
         ...
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A client may begin many messages and end none; during a memory alarm they would keep the alarm on
 that they have caused.  So all of them together stay within a share of the memory watermark.  Over
 it connections of the user who holds most are closed, those first whose messages began first:
-whoever sends a message through does so within a moment.  Connections report once per read.
+a client that completes a message does so in a moment.  Connections report once per read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PartialMessages:
         self._relieve()
 
     def note(self, holder: Holder, size: int) -> None:
-        """A connection holds so much now."""
+        """Note how many bytes a connection holds now."""
         user, before = self._held.get(holder, (holder.user, 0))
         if not before and not size:
             return
@@ -82,7 +82,7 @@ class PartialMessages:
                 return
             user = max(self._by_user, key=self._by_user.__getitem__)
             theirs = [(holder, size) for holder, (name, size) in self._held.items() if name == user]
-            # Not one that holds next to nothing: closing it would help nobody.
+            # Not one that holds next to nothing: closing it would free too little.
             average = self._by_user[user] // len(theirs)
             self._close(next(holder for holder, size in theirs if size >= average))
 

@@ -1,5 +1,5 @@
-"""The way of a published message, the same for whoever publishes it: check, route, mark, count,
-expect, send; and what comes back when nobody is there.
+"""The way of a published message, the same for every publisher: check, route, mark, count, expect,
+send; and what comes back when no queue or channel takes it.
 
 A `Pipeline` belongs to one publishing channel of a client, whatever door it came in by; numbers,
 transactions and the writing of confirms are the door's.  `send_own` is the second half for what the
@@ -188,7 +188,7 @@ class Pipeline:
     ) -> None:
         """Send a run to channels that await replies (R-DRT-3).
 
-        A mandatory one comes back when nobody is there: known once the other member has answered.
+        A mandatory one comes back if no channel takes it: known once the other member has answered.
         """
         for name in replies:
             for number, content in enumerate(contents, first):
@@ -226,7 +226,7 @@ def send_own(
     *,
     is_again: bool = False,
 ) -> bool:
-    """Mark, count and send messages of the member's own; False: nobody takes them.
+    """Mark, count and send messages of the member's own; False: no queue takes them.
 
     contents: of one exchange.  number: the first one's.
     targets: queues that really take it, where fewer than the route has (R-DLX-28).

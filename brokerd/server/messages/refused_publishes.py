@@ -2,7 +2,7 @@
 with damage that lasts.
 
 The publisher hears of it where it asked for confirms; otherwise the count and the log are all that
-says so.  Told by queues/stream.py; one for all publishing channels of a member.
+says so.  Called by queues/stream.py; one for all publishing channels of a member.
 """
 
 from __future__ import annotations

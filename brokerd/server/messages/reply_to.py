@@ -3,7 +3,7 @@
 A channel that consumes it gets a name of its own, which says at which member and channel it is and
 holds a secret; a publish to that name goes straight to the channel, past all queues.  At most once:
 a reply whose channel is gone, or does not read, is dropped (and returned if it was mandatory).
-Within a vhost only: nothing crosses vhosts (R-VH-1), so for the others the name is nobody's.
+Within a vhost only: nothing crosses vhosts (R-VH-1), so elsewhere the name belongs to no channel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ANSWER = struct.Struct(">Q?")
 #: neither, and name no vhost.
 _VHOST = "vhost"
 
-#: Told whether the channel has taken the reply.
+#: Called with whether the channel has taken the reply.
 Done = Callable[[bool], None]
 
 
@@ -94,7 +94,7 @@ class Replies:
         self._sinks.pop(channel_uid, None)
 
     def send(self, vhost: str, name: str, content: Content | None, done: Done | None) -> None:
-        """Deliver a reply from a vhost, or only ask (no content); `done` is told, maybe later."""
+        """Deliver a reply from a vhost, or only ask (no content); `done` is called, maybe later."""
         address = _parse(name)
         if address is None:
             taken = False

@@ -1,4 +1,4 @@
-"""The firehose: copies of what clients publish and receive, for whoever binds to the exchange
+"""The firehose: copies of what clients publish and receive, for queues bound to the exchange
 `amq.rabbitmq.trace` of a vhost that is traced (`brokerctl trace_on`).
 
 Routing keys and headers are RabbitMQ's (rabbit_trace.erl): `publish.EXCHANGE` as a channel has
@@ -75,7 +75,7 @@ class Tracer:
         queues: Sequence[object],
         contents: Sequence[Content],
     ) -> None:
-        """A channel has routed these messages to these queues (or to nobody's reply queue)."""
+        """A channel has routed these messages to these queues or direct reply-to names."""
         if connection.vhost not in self.vhosts:
             return
         extra = _who(connection, channel)

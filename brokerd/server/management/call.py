@@ -31,7 +31,7 @@ DEPTH_MAX = 64
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 #: Values of one body: definitions of 100,000 queues.  What C makes of more keeps all else waiting.
 VALUES_MAX = 1_000_000
-#: Values of one body between two ends of objects: C's parser lets nobody else run meanwhile.
+#: Values of one body between two ends of objects: C's parser holds the GIL meanwhile.
 RUN_MAX = 50_000
 #: A longer body is parsed beside the loop; this much takes up to 20 ms.
 PARSED_HERE_BYTES_MAX = 128 * 1024

@@ -262,7 +262,7 @@ def _channel_details(consumer: Json, channel: Json | None) -> Json:
     }
 
 
-#: Of a channel's row, what nobody outside can do anything with.
+#: Fields of a channel's row that no client can use.
 _INNER = ("pid", "connection", BY_TOKEN)
 
 

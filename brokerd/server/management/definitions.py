@@ -229,7 +229,7 @@ async def _apply(call: Call, wanted: list[Wanted]) -> list[str]:
             where = f" in vhost '{operation.vhost}'" if operation.vhost else ""
             line = f"{operation.kind} '{operation.name}'{where}: {result.message}"
             if result.code == changes.Result.UNAVAILABLE:
-                # Nobody answers; the rest would wait as long.
+                # The catalog does not answer; the rest would wait as long.
                 raise unavailable(line)
             if result.code in _KEPT:
                 log.warning("definitions: kept as it is: %s", line)

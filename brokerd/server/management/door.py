@@ -249,7 +249,7 @@ async def _written(
 ) -> web.StreamResponse:
     """Write a long answer as the client takes it: 13 MB at once hold the loop for 30 ms."""
     response.content_length = sum(map(len, parts))
-    # Whoever leaves in the middle of it needs no more.
+    # A client that leaves in the middle of it needs no more.
     with contextlib.suppress(ConnectionError):
         await response.prepare(request)
         for part in parts:

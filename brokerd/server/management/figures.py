@@ -22,10 +22,10 @@ Maker: TypeAlias = Callable[[], Rows | Awaitable[Rows]]
 FRESH_S = 1.0
 #: For all parts of a member's answer together; a walk over its queues rests most of the time.
 ANSWER_S = 5.0
-#: A member that was silent is not asked again for so long.
+#: Seconds before a member that was silent is asked again.
 SILENT_S = 10.0
-#: Rows of one answer: connections have about a kilobyte each, and whoever reads or writes as many
-#: has no time for clients meanwhile, a few milliseconds.  An answer has at most 16 MiB.
+#: Rows of one answer: connections have about a kilobyte each, and reading or writing as many keeps
+#: clients waiting for a few milliseconds.  An answer has at most 16 MiB.
 PART_ROWS = 250
 _ASK = "management_rows"
 
@@ -110,7 +110,7 @@ class Figures:
             try:
                 rows = await make()
                 cache[kind] = _Cached(rows, began)
-                # Nobody may ask again, and it may be megabytes.
+                # Without another request the rows, which may be megabytes, would stay.
                 loop.call_later(2 * FRESH_S, _forget, cache, kind, began)
                 return rows
             finally:
@@ -119,7 +119,7 @@ class Figures:
         task = self._running.get((kind, everywhere))
         if task is None:
             task = self._running[kind, everywhere] = loop.create_task(run())
-        # Whoever asked first may go away; the others still want it.
+        # The first caller may go away; the others still want the rows.
         return await asyncio.shield(task)
 
     async def _make(self, kind: str) -> Rows:

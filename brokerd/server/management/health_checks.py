@@ -114,7 +114,7 @@ async def _mirrors(_: Call) -> Answer:
 
 
 async def _catalog(_: Call) -> Answer:
-    """The catalog stands for RabbitMQ's metadata store; before it is read nobody can log in."""
+    """The catalog stands for RabbitMQ's metadata store; before it is read no user can log in."""
     return ok()
 
 

@@ -1,8 +1,8 @@
 """Endpoints about federation links and shovels as they run.
 
 Each runs on one member; the others are asked (members/federation_calls.py).  Definitions are
-parameters (parameters.py).  RabbitMQ lets whoever may look delete and restart, too; here that takes
-a policymaker, as the definition does.
+parameters (parameters.py).  RabbitMQ allows every user who may list them to delete and restart
+them, too; here that takes a policymaker, as the definition does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lists as RabbitMQ's management plugin cuts them: name, sort, page, columns.
 
-Pure but for turns of the loop between slices.  Rows are JSON objects that nobody changes: whoever
-wants other fields makes new ones.
+Pure but for turns of the loop between slices.  Rows are JSON objects that are never changed: code
+that needs other fields makes new ones.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ async def _sources(call: Call) -> Answer:
 
 
 async def _login(call: Call) -> Answer:
-    """Check a user's password.  No cookie: whoever calls sends the password each time anyway."""
+    """Check a user's password.  No cookie: the client sends the password each time anyway."""
     try:
         text = (await call.read()).decode()
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=20))
@@ -94,7 +94,7 @@ async def _login(call: Call) -> Answer:
 
 
 async def _auth(_: Call) -> Answer:
-    """What a page that logs in asks first; nobody is known yet."""
+    """What a login page asks first; the user is not yet known."""
     return Answer(value={"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
 

@@ -184,7 +184,7 @@ def _of_channel(call: Call, error: ChannelClosed) -> HttpError:
     if error.code == NOT_FOUND:
         view = call.services.catalog.view
         if view.usable_queue(call.vhost, call.parts["name"]) is not None:
-            # It exists and takes nothing, as its home member is down: what other requests are told.
+            # It exists and takes nothing: its home member is down.  Other requests get the same.
             return unavailable(str(error).removeprefix(f"{REPLY_NAMES[NOT_FOUND]} - "))
         return HttpError(404, "not_found", "queue_not_found" if call.as_4_3 else str(error))
     return bad_request(str(error))

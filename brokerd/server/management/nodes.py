@@ -44,7 +44,7 @@ def register(services: ManagementServices) -> None:
     """Answer other members what only this one knows."""
 
     def node() -> list[Json]:
-        # Whoever is asked for its row may be asked again, and has rates then.
+        # A member that is asked for its row may be asked again, and has rates then.
         services.rates.want()
         return [_own_row(services)]
 

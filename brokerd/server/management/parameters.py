@@ -1,6 +1,6 @@
 """Endpoints about runtime parameters: of federation and shovels by vhost, and global ones.
 
-URIs with a password are shown to administrators only; whoever writes a definition without its URI
+URIs with a password are shown to administrators only; a definition that is written without its URI
 keeps the one that is stored.
 """
 

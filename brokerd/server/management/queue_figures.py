@@ -151,7 +151,7 @@ async def _values(
 async def column_of_all(
     services: ManagementServices, queues: Sequence[Queue], column: str
 ) -> list[float | None]:
-    """Return the value of each of these queues in one of ORDERS, None where nobody knows it."""
+    """Return the value of each of these queues in one of ORDERS, None where it is not known."""
     found = await _values(services, queues, column)
     if None in found:
         rows = {row["uid"]: row for row in (await services.figures.everywhere(QUEUES)).all()}
@@ -168,10 +168,10 @@ Take: TypeAlias = Callable[["ManagementServices", Queue], Figures | None]
 async def known(
     services: ManagementServices, queues: Sequence[Queue], take: Take = figures
 ) -> Callable[[Queue], Figures | None]:
-    """Return what gives the figures of one of these queues, None of one of which nobody knows any.
+    """Return what gives the figures of one of these queues, None for one of which none are known.
 
-    Those of replicas here are taken when they are asked for and nobody keeps them: 10,000 dicts at
-    once would be looked at by Python's collector, which takes 7 ms.
+    Those of replicas here are taken on request and not kept: 10,000 dicts at once would be looked
+    at by Python's collector, which takes 7 ms.
     """
     sources = services.listed
     sources.queues.table.take()
@@ -259,7 +259,7 @@ def rate(value: float) -> Json:
     return {"rate": value}
 
 
-#: What stands in `…_details` where nothing moves: one for all rows, which nobody changes.
+#: What stands in `…_details` where nothing moves: one for all rows, which is never changed.
 _AT_REST = rate(0.0)
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Columns, as listing.columns_of returns them.
 Columns: TypeAlias = list[list[str]] | None
-#: What gives a queue's figures, None where nobody knows any.
+#: What gives a queue's figures, None where none are known.
 _Of: TypeAlias = Callable[[Queue], Figures | None]
-#: Columns of the catalog alone: whoever sorts by them, or by none, needs figures of a page only.
+#: Columns of the catalog alone: a list sorted by them, or by none, needs figures of a page only.
 _PLAIN = frozenset({"name", "vhost", "type", "durable", "auto_delete", "arguments", "exclusive"})
 #: Of them what a record has under the same name.
 _OF_RECORDS = {name: attrgetter(name) for name in ("name", "vhost", "type", "durable")}
@@ -98,7 +98,7 @@ class Maker:
         return found
 
     def whole(self, queue: Queue, found: Figures | None) -> Json:
-        """Return a queue with its policies and figures; without figures where nobody has any."""
+        """Return a queue with its policies and figures; without figures where none are known."""
         row = self.plain(queue)
         if self._has_policies:
             row |= self._policies(queue)

@@ -2,7 +2,7 @@
 again, each in a shape of its own.
 
 A row is good until its queue's group moves, its rates do, the catalog changes or another member is
-up.  Of queues without a replica here nothing is kept: nobody tells when they move.
+up.  Of queues without a replica here nothing is kept: their moves are not reported.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 BYTES_MAX = 32 << 20
 #: What a row takes beside what stands in it: bytes, and a place in a dict.
 ROW_BYTES = 33 + 100
-#: Of more than so many shapes the first is made anew: each program asks for one or two.
+#: Shapes that are kept; one more replaces the first.  Each program asks for one or two.
 SHAPES_MAX = 8
-#: After so long without a list nothing is kept: longer than exporters leave between two looks.
+#: Seconds without a list before all rows go: longer than exporters leave between two looks.
 IDLE_S = 300.0
 
 _NO_ROWS: dict[int, bytes] = {}

@@ -17,8 +17,7 @@ import jinja2
 from brokerd.server.loop.chunks import in_turns
 from brokerd.server.management.call import Answer
 
-#: Of a template's pieces, which are a word or a line each and take some microseconds, so many are
-#: one part.
+#: Pieces of a template in one part: each is a word or a line and takes some microseconds.
 PIECES = 20
 TEMPLATES = Path(__file__).with_name("templates")
 #: No inline style and no script, ours or another's; forms ask this member.

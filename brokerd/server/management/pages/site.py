@@ -227,7 +227,7 @@ def _tiles(totals: Json) -> list[tuple[str, str]]:
 
 
 def _row(row: Json) -> Json:
-    """Return a line of the table; of a queue that nobody knows anything of there are no figures."""
+    """Return a line of the table, without figures for a queue of which none are known."""
     shown = {name: row[name] for name in ("name", "vhost", "type", "state")}
     for name in ("messages_ready", "messages_unacknowledged", "consumers"):
         shown[name] = row.get(name)
@@ -277,7 +277,7 @@ def _problem(row: Json, target: str | None, vhosts: Mapping[str, VhostTopology])
         return f"This queue is in the state {row['state']}: no leader takes or hands out messages."
     vhost = vhosts.get(row["vhost"])
     if target and vhost is not None and target not in vhost.exchanges:
-        # R-DLX-4: nobody is told of it when it happens.
+        # R-DLX-4: no client is notified when it happens.
         return f"There is no exchange '{target}' in this vhost, where dead letters are to go."
     return ""
 

@@ -4,7 +4,7 @@ A wheel that was built where there is a C compiler brings the compiled form in a
 package (ADR 37), and it runs where it was made from exactly these sources for this Python;
 otherwise plain Python does, and `why_python` says why.  A checkout is plain Python, unless
 `BROKERD_COMPILED=1` asks for what `make compiled` built; `BROKERD_COMPILED=0` asks for plain Python
-anywhere.  For the package's `__init__.py`, for whoever tells the form (command line, start,
+anywhere.  For the package's `__init__.py`, for the parts that report the form (command line, start,
 metrics), and for tools/compiled.py and tools/hatch_build.py.
 """
 
@@ -53,7 +53,7 @@ def form() -> str:
 
 def why_python() -> str:
     """Return why the compiled form that lies here does not run; "" where it does, where there is
-    none, and where nobody wanted it.
+    none, and where it is not wanted.
     """
     form()
     return _why_python

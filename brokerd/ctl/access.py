@@ -40,7 +40,7 @@ def _name(what: str, name: str) -> str:
 
 
 def _password_spec(password: str) -> dict[str, Any]:
-    """Return what is stored; an empty password lets nobody in, as with RabbitMQ."""
+    """Return what is stored; an empty password allows no login, as with RabbitMQ."""
     return {"password": password} if password else {"password_hash": ""}
 
 

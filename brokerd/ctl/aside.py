@@ -161,7 +161,7 @@ def _wait(client: AdminClient, before: Row, timeout_s: float) -> str:
             # The member that was asked is the one that ends for its catalog.
             return ""
         found = next((row for row in known if row["id"] == before["id"]), None)
-        # Of a member that is down nobody knows how far it is; for the catalog it ends by itself.
+        # The progress of a member that is down is not known; for the catalog it ends by itself.
         is_known = before["kind"] == "catalog" or before["member"] not in unanswered
         if is_known and (found is None or found["state"] in ("released", "begun", "done")):
             return ""

@@ -240,7 +240,7 @@ class AdminClient:
     def modify(
         self, kind: str, name: str, change: Callable[[dict[str, Any]], None], vhost: str = ""
     ) -> None:
-        """Change some fields of an object that exists, if nobody else changes it meanwhile."""
+        """Change some fields of an object that exists, if no other client changes it meanwhile."""
         present = self.find(kind, vhost, name)
         if present is None:
             raise missing(kind, name)

@@ -68,7 +68,7 @@ def export_definitions(file: str, file_format: str, with_passwords: bool) -> Non
         click.echo(text, nl=False)
         return
     try:
-        # Hashes are nobody else's business, in a file that was there neither.
+        # Only the owner may read the hashes, in a file that existed before, too.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as stream:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -95,7 +95,7 @@ def _shape(row: Row) -> None:
         since = time.gmtime(row["since_ms"] / 1000)
         row["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", since) if row["since_ms"] else ""
     if row.get("backlog", 0) is None:
-        # Nobody has looked yet.
+        # The backlog is not yet known.
         row["backlog"] = ""
     definition = row.get("effective_policy_definition")
     if isinstance(definition, dict):

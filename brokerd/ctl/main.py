@@ -170,7 +170,7 @@ class LazyGroup(click.Group):
         return None if entry_point is None else _load(cmd_name, entry_point)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; whoever reads its output may have enough (`| head`)."""
+        """Run the command; the reader of its output may stop early (`| head`)."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -229,7 +229,7 @@ class LazyGroup(click.Group):
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
-    """Return commands of other parts: ours in their own order, then whoever else's."""
+    """Return commands of other parts: ours in their own order, then those of others."""
     order = list(command_groups.OTHER_PARTS)
     return sorted(names, key=lambda name: (order.index(name) if name in order else 99, name))
 

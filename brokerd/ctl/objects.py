@@ -162,7 +162,7 @@ _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask, at a terminal
 def _ask(
     client: AdminClient, chosen: settings.Settings, name: str, verb: str, what: tuple[str, str]
 ) -> None:
-    """Ask whoever sits at a terminal, where messages would go; ends the command for a "no".
+    """Ask the user at a terminal if messages would be lost; ends the command for a "no".
 
     Scripts are not asked, and rabbitmqctl's users neither.
     """

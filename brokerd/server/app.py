@@ -55,7 +55,7 @@ STOP_SECONDS = 15.0
 
 
 def run(config: BrokerConfig) -> int:
-    """Run a member until it is told to stop; return the process's exit status."""
+    """Run a member until it has to stop; return the process's exit status."""
     release.settle_allocator()
     logs.set_up(config.log)
     _raise_descriptor_limit()
@@ -103,7 +103,7 @@ async def _serve(config: BrokerConfig) -> int:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         service_manager.notify(service_manager.STOPPING)
-        # Clients are in before the start is through: they are told, and what they own goes.
+        # Clients connect before the start is complete: they are notified, and what they own goes.
         if lifecycle.has_started:
             await _stop(member, fronts)
         stopping.cancel()
@@ -275,7 +275,7 @@ async def _open_management(member: Member, fronts: Fronts) -> None:
 
 
 async def _stop(member: Member, fronts: Fronts) -> None:
-    # Nobody new comes; leaders elsewhere serve those who are here until they are sent away.
+    # No new client connects; leaders elsewhere serve the others until they are sent away.
     await fronts.endpoints.shut()
     await member.members.leadership.hand_over(STOP_SECONDS)
     await fronts.endpoints.close()

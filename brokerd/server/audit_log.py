@@ -1,10 +1,10 @@
 """The audit log: a JSON line for each change that somebody asked for, in a file of its own.
 
-Of its own, since a thousand declares a second would drown the ordinary log, and since whoever may
-read one need not read the other.  Written on a thread, what has come within a moment in one write;
-older files are renamed and the oldest go, so that it has a bound.  A file that cannot be written
-stops nothing: lines that are lost are counted, and the log says so.  What a record holds is decided
-in server/catalog/audit.py.
+Of its own, since a thousand declares a second would drown the ordinary log, and since readers of
+one need not have access to the other.  Written on a thread, what has come within a moment in one
+write; older files are renamed and the oldest go, so that it has a bound.  A file that cannot be
+written stops nothing: lines that are lost are counted, and the log says so.  What a record holds is
+decided in server/catalog/audit.py.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 from brokerd.config import BrokerConfig, ListenerConfig
 
 GUEST = "guest"
-#: Listeners in the order in which they are said: label and scheme.  Others follow by their name;
-#: the peers' is nobody's business.
+#: Listeners in the order in which they are shown: label and scheme.  Others follow by their name;
+#: the peers' listener is not shown.
 _LISTENERS = {
     "amqp": ("AMQP", "amqp://"),
     "amqps": ("AMQP, TLS", "amqps://"),

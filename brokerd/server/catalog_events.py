@@ -1,7 +1,7 @@
 """What follows on this member from changes of the catalog, and from all of it after a start.
 
-Told by the host as the catalog is applied here, whichever member was asked.  Decides nothing: who
-hears of what stands here, and nowhere else.  Built by composition.py.
+Notified by the host as the catalog is applied here, whichever member was asked.  Decides nothing:
+which component receives which event stands here, and nowhere else.  Built by composition.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Catalog(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Listeners:
-    """Who is told of what, each in order."""
+    """The callbacks of each event, called in order."""
 
     #: A queue came, went, or has other members.
     queue: Callable[[TopologyChanged], None]
@@ -39,7 +39,7 @@ class Listeners:
     vhost_deleted: Callable[[str], None]
     #: Any change, behind those above; of many policies of one command and vhost, one.
     each: Sequence[Callable[[TopologyChanged], None]]
-    #: All changes of one command were told.
+    #: All changes of one command were reported.
     applied: Sequence[Callable[[], None]]
     #: The catalog is to be read anew: after a start or an installed snapshot.
     loaded: Sequence[Callable[[], None]]

@@ -128,7 +128,7 @@ class Dependencies:
     rng: random.Random
     #: How other nodes are asked what they know of this one.
     ask: Ask = join_request.ask
-    #: Told why a background task ended, None if it did not fail.
+    #: Receives why a background task ended, None if it did not fail.
     task_ended: Callable[[BaseException | None], None] = log_failure
 
 
@@ -168,7 +168,7 @@ class Access:
     callers: Callers
     wheel: DeadlineWheel
     partial_messages: PartialMessages
-    #: Of the listeners for clients; whoever listens with TLS adds its own.
+    #: Of the listeners for clients; each component that listens with TLS adds its own.
     certificate_files: list[CertificateFiles[ssl.SSLContext]]
 
 

@@ -137,7 +137,7 @@ class Endpoints:
                 log.warning("stop_app: no majority; transient objects stay")
 
     async def shut(self) -> None:
-        """Take nobody new; those who are here stay."""
+        """Accept no new clients; those that are connected stay."""
         self._health.ready = False
         self._health.reason = "this member stops"
         await self._listener.stop()

@@ -1,4 +1,4 @@
-"""The HTTP listeners: few connections, short requests, so that nobody outside wears a member out.
+"""The HTTP listeners: few connections, short requests, so that no stranger wears a member out.
 
 A connection counts by when it last sent a whole request head; over a limit the one that is longest
 without makes room (core/unauthenticated.py), so that probes and Prometheus come through while
@@ -34,11 +34,11 @@ BACKLOG = 128
 READ_BYTES, STRANGER_READ_BYTES = 128 * 1024, 4 * 1024
 #: SEC-33: of TLS.
 HANDSHAKE_S = 5.0
-#: Of a body that nobody wanted so much is read and dropped, for so long at most: a socket that is
-#: closed with something unread takes the answer with it (RFC 9112, 9.6).
+#: Limits in seconds and bytes on reading and dropping a body that no handler wants: a socket closed
+#: with unread data takes the answer with it (RFC 9112, 9.6).
 LINGER_S = 1.0
 LINGER_BYTES = 16 << 20
-#: One line at most in so long about requests that cannot be read.
+#: Seconds between two log lines about requests that cannot be read.
 COMPLAINT_S = 1.0
 TOLD_CHARACTERS_MAX = 200
 
@@ -53,7 +53,7 @@ class HttpLimits:
     #: From the socket to the first whole request head (SEC-32).
     first_request_s: float = 10.0
     #: Read of a connection since its last request was taken up: the request line, headers, a body
-    #: that nobody asked for, and requests that were sent without waiting.
+    #: that no handler wants, and requests that were sent without waiting.
     unanswered_bytes_max: int = 16 * 1024
     #: Requests may have bodies: what comes of one before its sender is known has to wait.
     has_bodies: bool = False
@@ -78,7 +78,7 @@ class HttpServer:
             keepalive_timeout=NEXT_REQUEST_S,
             lingering_time=LINGER_S if limits.has_bodies else 0.0,
             logger=self._requests,
-            # Whoever wants a body packed would unpack a small one into a huge one.
+            # A small packed body may unpack into a huge one.
             auto_decompress=False,
         )
         self.buffer = memoryview(bytearray(READ_BYTES))

@@ -1,6 +1,6 @@
 """What a member is at: starting, serving, ending; and why it ends.
 
-One per process.  app.py moves it on; whoever finds that the member must end says so here.
+One per process.  app.py moves it on; a component that finds that the member must end reports it.
 """
 
 from __future__ import annotations

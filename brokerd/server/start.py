@@ -82,7 +82,7 @@ async def join(member: Member, definitions: Definitions | None = None) -> None:
 
 
 async def _write_start(member: Member, *, has_users: bool) -> None:
-    """Have the catalog know that this member runs; found the cluster if nobody has.
+    """Have the catalog know that this member runs; found the cluster if no member has.
 
     has_users: somebody else than guest can log in once it is founded.
     """

@@ -92,7 +92,7 @@ async def ask_leader(
 ) -> Page:
     """Return a page of a queue from its leader, whichever member that is.
 
-    refusal(uid): why nobody takes the queue's commands for now, "" if somebody may.  QueueStuck for
+    refusal(uid): why no member takes the queue's commands for now, "" if one may.  QueueStuck for
     that; Unavailable where no leader answers in time; Overloaded.
     """
     fields = {

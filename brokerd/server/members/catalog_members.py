@@ -24,7 +24,7 @@ from brokerd.server.members.joining import VOTERS_MAX
 
 log = logging.getLogger(__name__)
 
-#: A step may wait for something that wakes nobody, such as a learner that catches up.
+#: Seconds between looks: a step may wait for what gives no signal, such as a learner's catching up.
 POLL_S = 0.5
 
 _CHANGES = (StepKind.ADD_LEARNER, StepKind.PROMOTE, StepKind.REMOVE)
@@ -78,7 +78,7 @@ class CatalogMembers:
             return None
         members = [NodeId(name) for name in view.members()]
         wanted = [node for node in members if not self._may_go(node)]
-        # Before the first member is on the list nobody is to be taken out of the group.
+        # Before the first member is on the list no member is to be taken out of the group.
         if not wanted:
             return None
         wanted = self._in_order(wanted, status.members.voters)
@@ -97,8 +97,8 @@ class CatalogMembers:
         return membership_steps.next_step(group)
 
     def _in_order(self, nodes: Collection[NodeId], voters: Collection[NodeId]) -> list[NodeId]:
-        """Return them in the order in which they are to vote: as they are, then whoever spreads the
-        voters most evenly over zones and hosts.
+        """Return them in the order in which they are to vote: as they are, then those that spread
+        the voters most evenly over zones and hosts.
         """
         voting = [node for node in nodes if node in voters]
         if len(nodes) <= VOTERS_MAX or len(voting) == len(nodes):
@@ -111,8 +111,8 @@ class CatalogMembers:
         return [*dict.fromkeys([*voting, *first, *nodes])]
 
     def _may_go(self, node: NodeId) -> bool:
-        """Tell whether a member is on its way out, and nobody needs it any more: the others stop
-        talking to who is off the list, and a queue's group would have a voter less than it counts.
+        """Tell whether a member is on its way out and no longer needed: the others stop talking to
+        a member that is off the list, and a queue's group would have a voter less than it counts.
         """
         view = self._catalog.view
         is_leaving = member_states.is_leaving(view, node)

@@ -38,7 +38,7 @@ class Disk(Protocol):
 
     @property
     def own(self) -> Own:
-        """Return what the other members are told."""
+        """Return what this member reports to the others."""
         ...
 
     def in_flight_s(self) -> float:

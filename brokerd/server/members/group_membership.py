@@ -1,6 +1,6 @@
 """Members of quorum queues' groups: their leaders bring about what the catalog wants (R-QQ-23).
 
-Level-triggered: whoever leads a group looks at what is, takes one step, and looks again, so that a
+Level-triggered: the leader of a group looks at what is, takes one step, and looks again, so that a
 new leader goes on where the last one stopped (membership_steps.py decides, this does).  Woken by
 changes of the catalog, by leadership, by members that come up, and every few seconds where a group
 cannot go on.  Below stand the calls that people and leaving members make: grow and shrink.
@@ -185,7 +185,7 @@ class GroupMembership:
         is_quiet = queue.membership.wanted is None and not status.members.learners
         if is_quiet and set(status.members.voters) == set(members):
             return Step(StepKind.DONE)
-        # Whoever left the cluster while it was being added is waited for in vain.
+        # A member that left the cluster while it was being added is waited for in vain.
         cluster = member.view.members()
         view = GroupView(
             leader=member.host.node,

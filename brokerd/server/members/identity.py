@@ -17,12 +17,12 @@ from brokerd.config import BrokerConfig, ConfigError
 
 FILE = "node.json"
 FORMAT = 1
-#: An incarnation is the wall clock in milliseconds and so many random bits.
+#: Random bits of an incarnation, below the wall clock in milliseconds.
 _RANDOM_BITS = 20
 
 
 def named(config: BrokerConfig) -> BrokerConfig:
-    """Return the configuration with the name of a lone member that nobody gave one.
+    """Return the configuration with the name of a lone member that was given none.
 
     A data directory that was given keeps its member's: a container that is made anew has another
     host name, and its volume is the same.

@@ -362,7 +362,7 @@ class Joining:
             self._told = {NodeId(name): where for name, where in sorted(answer.members.items())}
 
     async def _dial(self) -> None:
-        """Dial all that are known now, and nobody else."""
+        """Dial all members that are known now, and no others."""
         self._dialled = self._everybody()
         await self._host.set_peers(self._dialled)
 

@@ -46,7 +46,7 @@ AT_ONCE = 64
 BYTES_AT_ONCE = 4 * 1024 * 1024
 #: How often it is looked whether a replica that may begin anew has done so.
 LOOK_S = 1.0
-#: After so many of these looks a republish that came with the catalog's is tried again.
+#: Looks between two attempts at a republish that came with the catalog's.
 AGAIN_LOOKS = 5
 #: Entries that one answer shows.
 SHOWN_MAX = 1_000

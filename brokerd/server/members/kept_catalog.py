@@ -159,7 +159,7 @@ async def _declare(objects: catalog_ports.Topology, record: Record) -> str:
 
 
 def _replay(files: AsideFiles, kept: Kept, old: CatalogMachine) -> list[tuple[str, str, str]]:
-    """Apply what came behind the state: of its last moment nobody knows whether it was confirmed.
+    """Apply what came behind the state; whether the last of it was confirmed is not known.
 
     Returns what the entries deleted.
     """
@@ -221,6 +221,6 @@ def _called(kind: str, vhost: str, name: str) -> str:
 
 
 def _shown(spec: Json) -> Json:
-    """Leave out what nobody needs to see (SEC-20)."""
+    """Leave out what no reader needs to see (SEC-20)."""
     hidden = ("password_hash", "value", *PREVIOUS_PASSWORD)
     return {key: value for key, value in spec.items() if key not in hidden}

@@ -1,4 +1,4 @@
-"""Giving a member's leaderships away before it stops, so that nobody waits for an election.
+"""Giving a member's leaderships away before it stops, so that no client waits for an election.
 
 Used by app.py (SIGTERM) and by the Admin service (Drain).
 """
@@ -15,7 +15,7 @@ from brokerd.server.members import ports
 
 #: How often it is looked who leads by now.
 POLL_S = 0.05
-#: So many are handed over at once: a group takes no commands while its leadership is on its way.
+#: Groups handed over at once: a group takes no commands while its leadership is on its way.
 AT_ONCE = 200
 #: One that has not moved by then waits behind the others: its successor may be slow.
 PATIENCE_S = 2.0

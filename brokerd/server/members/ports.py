@@ -1,7 +1,7 @@
 """What this room needs of the member around it: one Protocol per subject.
 
-Whoever builds the room's classes hands in something that has these; nothing here knows what that
-is.  What only one module needs stands in that module.
+The code that builds the room's classes hands in something that has these; nothing here knows what
+that is.  What only one module needs stands in that module.
 """
 
 from __future__ import annotations

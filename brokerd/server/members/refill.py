@@ -30,7 +30,7 @@ class SuspectedRegressions(Protocol):
     """Replicas that must not vote before they are refilled (cluster/groups/refilling.py)."""
 
     def suspect(self, uid: int) -> bool:
-        """Take a replica's vote; False: there is none here, or nobody could refill it."""
+        """Take a replica's vote; False: there is none here, or no member could refill it."""
         ...
 
 
@@ -67,7 +67,7 @@ class Refill:
         self._joined_at = joined_at
 
     def opened(self, uid: int, member_count: int, since: int = 0) -> None:
-        """A group was opened.  Nobody could refill one without other members.
+        """A group was opened.  One without other members cannot be refilled.
 
         since: the catalog's revision that put the replica here; 0: not known.
         """
@@ -79,7 +79,7 @@ class Refill:
         """What existed before this member came is open; what is created from now on is its own.
 
         Waits for the refill, since a member that counts as ready and has no vote could be what a
-        majority was counted on; not for ever, since a group may have nobody to refill from.
+        majority was counted on; not for ever, since a group may have no member to refill from.
         """
         if not self.is_on:
             return

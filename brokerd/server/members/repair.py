@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 #: How often it is looked.
 LOOK_S = 1.0
-#: A loss that lasts for so many looks is acted on: consumers may settle the messages before, and a
-#: new log has all of the queue copied.
+#: Looks for which a loss must last before it is repaired: consumers may settle the messages before,
+#: and a new log has all of the queue copied.
 LOOKS = 3
-#: So many replicas are made anew at once; their leaders work on as many (group_membership.py).
+#: Replicas that are made anew at once; their leaders work on as many (group_membership.py).
 AT_ONCE = 16
 POLL_S = 0.2
 #: How long one repair may take before the next one's turn; it goes on by itself behind that.

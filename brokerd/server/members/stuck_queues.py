@@ -1,8 +1,8 @@
-"""Queues that have no leader because of damage: who waits for one is told what it waits for.
+"""Queues that have no leader because of damage: clients that wait for one get the reason.
 
 A group without leader is normally a matter of a second or two, and everything waits for that.
 Where commands or consumers have waited longer, the queue's members are asked (quorum_calls.py).  If
-the reason is damage (cluster/groups/damage.py), whoever asks for something gets that as an error:
+the reason is damage (cluster/groups/damage.py), a request to the queue gets that as an error:
 at first after about 5 s, then at once, until there is a leader.  What is published waits, as in
 every queue without a majority, unless waiting cannot help; then it is refused.  Settlements wait in
 any case.
@@ -44,7 +44,7 @@ class Consumers(Protocol):
         ...
 
     def group_stuck(self, uid: int, reason: str) -> None:
-        """Those of a group are told why nothing comes."""
+        """Notify those of a group why nothing comes."""
         ...
 
 
@@ -90,8 +90,8 @@ class StuckQueues:
     def node_changed(self, node: NodeId, up: bool) -> None:
         """A member is heard again, or suspected.
 
-        Where no replica is here nobody says that the leader is gone, and a damaged replica does not
-        notice it.
+        Without a replica here the loss of the leader is not reported, and a damaged replica does
+        not notice it.
         """
         if up:
             return
@@ -114,7 +114,7 @@ class StuckQueues:
             await self.look()
 
     async def look(self) -> None:
-        """Ask after queues that somebody waits for, so many at a time."""
+        """Ask after the next batch of the queues that commands or consumers wait for."""
         due = list(self._due())
         # Of very many, each look takes the next.
         first = self._looked if self._looked < len(due) else 0

@@ -20,8 +20,8 @@ from brokerd.server.observe import metrics_detailed
 
 K = TypeVar("K")
 
-#: Of /metrics/detailed: 10,000 queues make 3 to 9 MB.  Answers that their clients have not taken
-#: may be so large together; who comes then is told to come again.
+#: Bytes of all answers of /metrics/detailed that clients have not taken yet; beyond them a request
+#: gets a 503.  10,000 queues make 3 to 9 MB.
 ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 
@@ -32,7 +32,7 @@ class HealthState:
 
     started: bool = False
     ready: bool = False
-    #: Why not ready, for whoever looks at a probe that fails.
+    #: Why not ready, for the operator who looks at a probe that fails.
     reason: str = "starting"
     #: What keeps a member that is ready from working at the moment; "": nothing.
     hindrance: Callable[[], str] = str
@@ -138,7 +138,7 @@ class _Detailed:
                 await response.write(body[begin : begin + CHUNK_BYTES])
             await response.write_eof()
         except ConnectionError:
-            # Whoever leaves in the middle of it needs no more.
+            # A client that leaves in the middle of it needs no more.
             pass
         finally:
             self._held_bytes -= len(body)

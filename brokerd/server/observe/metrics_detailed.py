@@ -34,7 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C", bound=tuple[Any, ...])
 PREFIX, PER_OBJECT_PREFIX = "rabbitmq_detailed_", "rabbitmq_"
-#: Families of a request, and vhosts: of more, nobody reads the answer.
+#: Most families, and most vhosts, of a request: a longer answer has no reader.
 ASKED_MAX = 64
 
 #: Name after PREFIX (or whole, if it begins with that of the product), type, help, and the value.

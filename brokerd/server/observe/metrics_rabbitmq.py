@@ -278,7 +278,7 @@ class Families(Collector):
         for name, is_on in (
             ("alarms_memory_used_watermark", "memory" in on),
             ("alarms_free_disk_space_watermark", "disk" in on),
-            # Clients beyond the limit are refused; nobody is blocked for it.
+            # Clients beyond the limit are refused; no client is blocked for it.
             ("alarms_file_descriptor_limit", False),
         ):
             yield self._gauge(name, "1 while this member's alarm is on.", int(is_on))

@@ -267,7 +267,7 @@ class Telemetry:
         skew_us = self._set_skew()
         since_us = self._since_us + skew_us
         if since_us > now_us:
-            # It was put back, and there is nobody to say by how much.
+            # It was put back, and no other member reports by how much.
             since_us = now_us - (steady_us - self._since_steady_us)
         self._since_us, self._since_steady_us = now_us - skew_us, steady_us
         return since_us, now_us

@@ -1,7 +1,7 @@
 """Who else is in the cluster, for telemetry: who is up, where each one's gRPC is reached, and how
 far this member's clock is from theirs.
 
-A job that is told one address finds the others by it, and knows of whom it has heard nothing.  Used
+A job that is given one address finds the others by it, and knows which have sent nothing.  Used
 by telemetry_hooks.py only.
 """
 
@@ -54,8 +54,8 @@ def _steady_ms() -> float:
 
 
 class TelemetryPeers:
-    """State: of each other member the gRPC port that it last told, and how far its clock is ahead
-    of the steady one here, which nobody sets.
+    """State: of each other member the gRPC port that it last sent, and how far its clock is ahead
+    of the steady one here, which is never set.
     """
 
     def __init__(

@@ -20,8 +20,8 @@ from brokerd.telemetry.topology_rows import Look, TopologyRows
 #: 0.3 s later, when it is remembered who wins, on one of two busy cores; a pattern may be made to
 #: take 50 ms for one name (patterns.MATCH_TIMEOUT_S).
 LOOK_S_MAX = 10.0
-#: After a look so many times as long as it took is waited for the next one, but at a new hour: one
-#: percent of the processor at the most, however often queues are declared.
+#: Pause after a look, as a multiple of the time that it took, except at a new hour: one percent of
+#: the processor at the most, however often queues are declared.
 REST = 100
 
 

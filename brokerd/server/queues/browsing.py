@@ -76,7 +76,7 @@ class Question:
     """What a page is to hold."""
 
     state: str = browse.READY
-    #: Only so many of the last messages, unless there is a place; 0: from the first one on.
+    #: Last messages that the page is limited to, unless there is a place; 0: from the first one on.
     tail: int = 0
     first_number: int = 0
     first_ms: int = 0

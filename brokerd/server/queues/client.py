@@ -62,7 +62,7 @@ class QueueClient:
         """Return the way of one channel to its queues.
 
         channel: its number in this life of the member.
-        outcome: takes what became of the channel's publishes; None: nobody awaits it.
+        outcome: takes what became of the channel's publishes; None: it is not awaited.
         source: where they are read from, and held back while too much is in flight; None for the
         member's own messages, which never are (R-ALM-9).
         in_flight(bytes): hears when bytes are published (positive) and have arrived (negative).
@@ -80,14 +80,14 @@ class QueueClient:
         )
 
     def open_at_most_once(self) -> ChannelStream:
-        """Return a stream for messages of the member's own whose outcomes nobody awaits."""
+        """Return a stream for messages of the member's own whose outcomes are not awaited."""
         return self.open(_AT_MOST_ONCE, is_numbered=False)
 
     def make_known(self, uid: int, members: Iterable[str]) -> None:
         """Have what goes to a queue that is in the catalog wait for it.
 
         While a member starts, a queue may have expired messages before this one has been opened: a
-        group that nobody has made known counts as deleted, and takes everything over.
+        group that has not been made known counts as deleted, and takes everything over.
         """
         if not self._groups.knows(uid):
             self._groups.set_members(uid, map(NodeId, members))

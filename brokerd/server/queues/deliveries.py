@@ -54,7 +54,7 @@ class Sink(Protocol):
     def consumer_stranded(self, consumer: LocalConsumer, reason: str) -> None:
         """Tell the client that the consumer is gone: its queue's home member is down.
 
-        The queue may come back, and has to be told then that nobody holds its messages here.
+        The queue may come back, and must then learn that no consumer holds its messages here.
         """
         ...
 
@@ -202,7 +202,7 @@ class DeliveryHub:
             self.cancelled(consumer_id, "queue deleted")
 
     def group_stuck(self, uid: int, reason: str) -> None:
-        """The queue has no leader and will have none for now: its consumers are told."""
+        """The queue has no leader and will have none for now: its consumers are notified."""
         for consumer_id in list(self._by_group.get(uid, ())):
             consumer = self.remove(consumer_id)
             if consumer is not None:

@@ -39,7 +39,7 @@ class MemberQueues:
         self.led: dict[int, int] = {}
         self._views = MessageViews(self.entry_data)
         self.caches = BodyCaches(self._views, log_cache)
-        #: Figures of those that have a replica here, for whoever adds up or sorts all.
+        #: Figures of those that have a replica here, for components that add up or sort all.
         self.table = QueueTable(host, self, self._without_vote)
         #: What those had counted that are gone.
         self.ends = QueueEnds(self, host)

@@ -74,7 +74,7 @@ class QueueEnds:
         self.lost = 0
 
     def dropped(self, vhost: str, queue: str, is_expired: bool, messages: int) -> None:
-        """A queue ends with so many messages; the catalog will say so."""
+        """A queue ends with this number of messages; the catalog will say so."""
         if self.is_wanted and len(self._under_way) < ENDS_MAX:
             self._under_way[vhost, queue] = is_expired, messages
 

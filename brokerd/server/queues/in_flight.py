@@ -13,7 +13,8 @@ from typing import Protocol
 #: Bytes of one batch from which a publisher counts as heavy: the first to be held back.
 HEAVY_BYTES = 64 * 1024
 
-#: In flight to all queues together: this share of the memory watermark, and at least so many bytes.
+#: Most bytes in flight to all queues together: the memory watermark divided by the first, but at
+#: least the second.
 WATERMARK_SHARE = 8
 MEMBER_BYTES_MAX_LEAST = 32 * 1024 * 1024
 
@@ -36,7 +37,7 @@ class Source(Protocol):
 class InFlight:
     """State: bytes by queue, and who waits for fewer of them.
 
-    Invariant: queues without bytes are not in `_by_queue`, and nobody waits for them.
+    Invariant: queues without bytes are not in `_by_queue`, and no client waits for them.
     """
 
     def __init__(self, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
@@ -74,9 +75,9 @@ class InFlight:
         """Return to how many bytes a queue has to come down before a client that has just
         published to it is read again; -1: it may go on.
 
-        What is waited for is always the same queue's: those that take nothing keep nobody from the
-        others.  A queue that has no more than an equal part of what the member may have is not
-        waited for, up to twice as much of all.
+        A client waits only for the queue that it published to: queues that take nothing keep no
+        client from the others.  A queue that has no more than an equal part of what the member may
+        have is not waited for, up to twice as much of all.
         is_heavy: the client has sent the queue much at once; the others are held back at twice as
         much.
         """
@@ -90,7 +91,7 @@ class InFlight:
         return -1
 
     def when_below(self, uid: int, size: int, has_room: Callable[[], None]) -> None:
-        """Have `has_room` called, later and once, when no more than so many bytes are in flight to
+        """Have `has_room` called, later and once, when no more than `size` bytes are in flight to
         a queue that has more.
         """
         self._awaiting.setdefault(uid, []).append((size, has_room))

@@ -2,7 +2,7 @@
 
 Realises what queue machines ask for.  Only the leader of a command's own term sends messages; what
 it had no time to send, or sent without anybody knowing, consumers ask for by RESUME (R-QQ-10).
-Told by member_events.py and queues/replicas.py, which owns the queues' groups.
+Notified by member_events.py and queues/replicas.py, which owns the queues' groups.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from brokerd.server.queues.deliveries import DeliveryHub, Part
 
 log = logging.getLogger(__name__)
 
-#: One delivery of many messages goes out in pieces of about so many bytes, so that a socket that is
-#: full is noticed in between.
+#: Approximate bytes of the pieces in which one delivery of many messages goes out, so that a socket
+#: that is full is noticed in between.
 DELIVERY_BYTES_MAX = 512 * 1024
 
-#: After so long a queue is told again what it refused to hear.
+#: Seconds before a command that a queue refused is proposed again.
 OWING_S = 0.5
 
-#: Queues that are told of a policy before everybody else has a turn: something is
-#: proposed to each, and ten thousand at once would hold everybody up for seconds.
+#: Queues updated for a policy per turn of the loop: something is proposed to each, and ten thousand
+#: at once would block the loop for seconds.
 UPDATES_MAX = 25
 
-#: After so long consumers that have not resumed are asked to, again and again.
+#: Seconds between requests to consumers that have not resumed.
 REMIND_S = 2.0
 
 
@@ -161,7 +161,7 @@ class QueueLeaders:
         led: dict[int, int],
     ) -> None:
         """wake_members(uid) has a led queue's members looked at; write_later(operation) has the
-        catalog changed, and nobody waits for it.  led: the terms of the queues that are led here,
+        catalog changed, without waiting for it.  led: the terms of the queues that are led here,
         empty; changed here only.
         """
         self._node = identity.node
@@ -290,7 +290,7 @@ class QueueLeaders:
     def _tell_nodes(self, uid: int, others: Iterable[str] = ()) -> None:
         """A new leader's queue learns which nodes are up, in which incarnation.
 
-        Not before all of the log is applied: after a restart the machine knows nobody until then,
+        Not before all of the log is applied: after a restart the machine knows no node until then,
         and what the last incarnation held would stay with it for ever (R-ACK-8).
         """
         alive = self._replicas.alive()
@@ -355,7 +355,7 @@ class QueueLeaders:
         for uid in self._deliveries.groups():
             queue = self._queues.queue_of(uid)
             leader = self._replicas.leader_of(uid)
-            # Without a replica here nobody says who leads: any member may.
+            # Without a replica here the leader is not known: any member may lead.
             if leader == node or (leader is None and queue is not None and node in queue.members):
                 self._deliveries.leader_changed(uid)
 
@@ -380,7 +380,7 @@ class QueueLeaders:
         """Ask consumers that have not resumed to do so, by a delivery of nothing.
 
         What should have made them (an announcement, a new stream, their own replica's word) may
-        have been lost or have come too early; nobody is left in silence for that.
+        have been lost or have come too early; no consumer is left in silence for that.
         """
         self._is_reminding = False
         alive = self._replicas.alive()

@@ -1,7 +1,7 @@
 """The groups of queues that this member takes part in: opened and closed as the catalog says.
 
-Told of every change of a queue, and of all queues after a start or an installed snapshot; whoever
-does something for a queue while it is here is told in turn.  Built by composition.py.
+Receives every change of a queue, and all queues after a start or an installed snapshot; notifies
+the components that work for a queue while it is here.  Built by composition.py.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ OfGroup = Callable[[int], None]
 
 @dataclass(slots=True, frozen=True)
 class Listeners:
-    """Who is told of what, each in order; the first argument is the group's uid."""
+    """The callbacks of each event, called in order; the first argument is the group's uid."""
 
-    #: A replica was opened: of so many members, and the catalog's revision that put it here.
+    #: A replica was opened: the number of members, and the catalog's revision that put it here.
     opened: Callable[[int, int, int], None]
     #: The queue goes on without this member: before its replica is closed, and after.
     leaving: Sequence[OfGroup]

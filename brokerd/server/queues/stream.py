@@ -43,7 +43,7 @@ BATCHES_IN_FLIGHT_MAX = 2
 #: Channels are numbered by a counter below this many bits; their further names have more.
 RENAMED_SHIFT = 48
 
-#: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
+#: First number of messages whose outcome is not counted; no run of numbered ones joins it.
 UNNUMBERED = -1
 
 #: Ranges of acknowledgements that one get takes along.
@@ -106,10 +106,10 @@ _HEADER, _BODY = itemgetter(1), itemgetter(2)
 
 class ChannelStream:
     """State: what one channel has published and not sent; its numbers at each queue (duplicate
-    detection, replication.md §2.6); commands that have no answer yet; who is still to be told.
+    detection, replication.md §2.6); commands that have no answer yet; queues still to be notified.
 
     Invariants: batches of one queue are sent in order, numbers without gaps from 1; every queue
-    named to `leave`, or published to, is told of the end once.
+    named to `leave`, or published to, is notified of the end once.
     In one piece: each batch touches nearly all of it.
     """
 
@@ -177,11 +177,11 @@ class ChannelStream:
         self._renamed = 0
         #: Commands that have no answer yet, batches among them, by queue.
         self._owed: dict[int, int] = {}
-        #: What each queue that is to be told is told.
+        #: The command that notifies each queue of the end.
         self._ends: dict[int, bytes] = {}
         #: Further names of the channel that a queue knows: it hears of their end, too.
         self._other_names: dict[int, list[bytes]] = {}
-        #: Queues that owe answers, and are told when they have given them; whether the channel
+        #: Queues that owe answers, and are notified when they have given them; whether the channel
         #: has only published there.
         self._late: dict[int, bool] = {}
 
@@ -445,13 +445,13 @@ class ChannelStream:
     # ---- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The channel publishes no more, and outcomes interest nobody any more (R-PC-9)."""
+        """The channel publishes no more, and outcomes are no longer reported (R-PC-9)."""
         self.flush()
         self._is_closed = True
 
     def leave(self, held: Mapping[int, Written | None] | None = None) -> None:
         """The channel has ended and sends nothing any more: these queues, and those that know it as
-        a publisher, are told so.
+        a publisher, are notified.
 
         held: queues that the channel had something from; by consumer tag what the client was sent
         and has not settled; what its consumers hold besides returns uncounted.  None: all that they
@@ -477,7 +477,7 @@ class ChannelStream:
     def _tell(self, uid: int, has_only_published: bool) -> None:
         commands = self._other_names.pop(uid, [])
         if has_only_published:
-            # Nobody waits for what the queue does about it.
+            # No client waits for what the queue does about it.
             self._turn.publisher_ended(uid, self._channel)
         else:
             commands = [self._ends.pop(uid), *commands]

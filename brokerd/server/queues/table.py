@@ -1,6 +1,6 @@
 """Figures of all queues and groups with a replica here, in a table: a row for each.
 
-Whoever adds up or sorts ten thousand queues looks here instead of at their machines.  A machine is
+Code that adds up or sorts ten thousand queues reads this instead of their machines.  A machine is
 read when it has moved since it was read last; all others stand still, and may not even be in memory
 (ADR 60).  Sums over the queues that are led here follow what is read, so that they cost nothing
 where nothing moves.  Used by metrics, listings and the HTTP API; built by queues/directory.py.
@@ -91,15 +91,15 @@ class LedSums:
 
 
 class Table:
-    """State: what stands in each row, and which rows nobody has.
+    """State: what stands in each row, and which rows are free.
 
-    Invariant: a row that nobody has holds zeros, so that sums may go over all.
+    Invariant: a free row holds zeros, so that sums may go over all.
     """
 
     def __init__(self) -> None:
         #: Row by row, so that one is written and read at once.
         self.cells: array[int] = array("q")
-        #: A queue's vhost; None of a group that is no queue, and where nobody is.
+        #: A queue's vhost; None of a group that is no queue, and of a free row.
         self.vhosts: list[str | None] = []
         #: The tag of the consumer that is active alone (R-CS-7).
         self.singles: list[str | None] = []
@@ -154,7 +154,7 @@ class Table:
 
 class QueueTable(Table):
     """State: who has which place, and what is to be read anew; 0.4 kB for each replica, and nothing
-    before somebody asks or when nobody does.
+    before the first query or after a while without one.
 
     Invariants: who is not to be read anew stands as when `take` was called last.  A place may be
     another's after a turn of the loop.  `_sums` are those of the queues in `_counted`, as they
@@ -169,7 +169,7 @@ class QueueTable(Table):
         self._groups = groups
         self._queues = queues
         self._without_vote = without_vote
-        #: For whoever watches moves are noted: not before somebody asks.
+        #: Which replicas have moved; None, and moves are not noted, before the first query.
         self._moved: Moved | None = None
         self._places: dict[int, int] = {}
         self._unread: set[int] = set()
@@ -257,7 +257,7 @@ class QueueTable(Table):
         """Return how many messages are ready in the queue led here that has most of them."""
         cells, at, most = self.cells, AT["ready"], 0
         async for places in in_chunks(list(self._filled), PLACES):
-            # Nobody may have one of them any more.
+            # One of them may be free by now.
             there = [place * _WIDTH + at for place in places if place < len(self.vhosts)]
             most = max([most, *map(cells.__getitem__, there)])
         return most
@@ -347,7 +347,7 @@ class QueueTable(Table):
         self._filled.discard(place)
 
     def _clear(self) -> None:
-        """Nobody has asked for a while."""
+        """There has been no query for a while."""
         self._drop_places()
         sets = (self._unread, self._damaged, self._leaderless, self._recordless)
         for known in (*sets, self._counted, self._filled):

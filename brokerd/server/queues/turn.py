@@ -25,7 +25,7 @@ from brokerd.server.queues.turn_settlements import TurnSettlements
 
 log = logging.getLogger(__name__)
 
-#: So long a queue is not told that a publisher has ended, and so many go with one command.
+#: Seconds before a queue is notified of ended publishers, and the most of them in one command.
 ENDED_S = 0.5
 ENDED_MAX = 4096
 
@@ -43,7 +43,7 @@ class Publishing(Protocol):
         ...
 
     def hold_back(self, uid: int, size: int) -> None:
-        """A batch of so many bytes has gone off: see whether too much is in flight now."""
+        """A batch of this size has gone off: see whether too much is in flight now."""
         ...
 
     def refused(self, uid: int, batch: Batch) -> None:
@@ -106,7 +106,7 @@ class Turn:
         """before_flush: calls once all that this turn brings has been read (Host.before_flush).
 
         is_joining: False: each batch is a command of its own; for tests.  clock: seconds.
-        refused(uid, count): so many messages were refused without the queue's word.
+        refused(uid, count): this number of messages was refused without the queue's word.
         """
         self.groups = groups
         self.node = node
@@ -139,7 +139,7 @@ class Turn:
             waiting.append(batch)
 
     def offer(self, publisher: Publishing, size: int, has_more: bool) -> None:
-        """Have the turn end some time soon: a channel has read so many more bytes of what joins.
+        """Have the turn end some time soon: a channel has read `size` more bytes of what joins.
 
         has_more: the channel sends many messages at a time.
         """

@@ -1,9 +1,9 @@
 """Messages of queues that are deleted without a word of their own, which are counted and logged.
 
 A vhost that goes takes its queues along.  And the others delete a queue of this member, or make it
-anew, while this one is away (members/home_members.py): nobody but this one knows what was in it.
+anew, while this one is away (members/home_members.py): only this one knows what was in it.
 It may never be opened again: after a restart the catalog tells of the deletion, or no longer knows
-the queue, before the queues are opened, and only its log is there.  Told by queues/replicas.py.
+the queue, before the queues are opened, and only its log is there.  Notified by queues/replicas.py.
 """
 
 from __future__ import annotations

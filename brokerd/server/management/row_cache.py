@@ -48,7 +48,7 @@ class RowCache:
 
         shape: what its rows have; of: as the catalog and the members are; moving: queues whose
         rates do.  What rows are made of is to be as of this turn of the loop at least: a move is
-        told once.
+        reported once.
         """
         moved, is_all = self._moved.take()
         if is_all or of != self._as:

@@ -26,7 +26,7 @@ POLL_S = 0.1
 AGAIN_S = 2.0
 #: Groups that one question names.
 BATCH = 500
-#: So many are to move at once: a queue takes nothing while its leadership is on its way.
+#: Leaderships that move at once: a queue takes nothing while its leadership is on its way.
 AT_ONCE = 200
 
 

@@ -3,9 +3,9 @@ by /metrics/per-object, under the names of /metrics.
 
 As the plugin rabbitmq_prometheus has it: `?family=queue_coarse_metrics&family=queue_consumer_count&
 vhost=v`, prefix `rabbitmq_detailed_`; without a family nothing but who the member is.  A queue is
-told by the member that leads it, a Raft group by each member that has a replica, a connection by
-the member it is open at.  With 10,000 queues this is megabytes: the lines of some queues at a time
-are made between the clients' turns, and joined by metric at the end.
+reported by the member that leads it, a Raft group by each member that has a replica, a connection
+by the member it is open at.  With 10,000 queues this is megabytes: the lines of some queues at a
+time are made between the clients' turns, and joined by metric at the end.
 docs/reference/metrics.md lists the families.
 """
 

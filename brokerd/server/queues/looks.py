@@ -23,7 +23,7 @@ class Looks:
         self._is_more_likely = False
 
     def came(self, size: int, has_more: bool, now_s: float) -> None:
-        """So many bytes have been read, perhaps of somebody who sends more soon."""
+        """`size` bytes have been read, perhaps from a client that sends more soon."""
         if self._began_s < 0:
             self._began_s = now_s
         self._bytes += size

@@ -118,5 +118,5 @@ def _is_ready(url: str) -> bool:
             response.read()
             return bool(response.status == 200)
     except (OSError, http.client.HTTPException):
-        # The latter: a connection from a port of its own range to itself, while nobody listens.
+        # The latter: without a listener, a client on this very port may connect to itself.
         return False

@@ -63,7 +63,7 @@ def consume(cluster: Cluster, queue: str, count: int) -> Point:
 
 
 def idle(cluster: Cluster) -> Point:
-    """What the cluster costs while nobody uses it."""
+    """What the cluster costs while no client uses it."""
     time.sleep(SETTLE_S)
     cpu = processes.cpu_seconds(cluster.pids())
     time.sleep(IDLE_S)

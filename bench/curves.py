@@ -115,7 +115,7 @@ def measure(curve: Curve, side: str, at_most: int) -> tuple[str, list[tuple[int,
 
 
 def measure_cluster(curve: Curve, cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-    """Start the cluster and yield its points; whoever takes them stops it."""
+    """Start the cluster and yield its points; the caller stops it."""
     cluster.start()
     queue = new_queue()
     load_programs.run_amqpload(

@@ -4,9 +4,9 @@
 
 Per round a cluster of three is started. The queue (quorum, three members) is declared at the first
 member, which leads it therefore; the publisher is connected to the second one and sends RATE
-messages per second with confirms. In the middle the first member gets SIGKILL. Told is the longest
-time between a publish and its confirm: what an application sees of the failure while its own
-connection stays. With --queues the first member leads so many idle quorum queues besides, which all
+messages per second with confirms. In the middle the first member gets SIGKILL. The result is the
+longest time between a publish and its confirm: what an application sees of the failure while its
+own connection stays. With --queues N the first member leads N idle quorum queues besides, which all
 need another leader at the same moment.
 """
 
@@ -22,7 +22,7 @@ from bench.processes import BenchError, Cluster
 
 RATE = 500
 SECONDS = 12
-#: For so many queues the publisher goes on for a second more.
+#: Idle queues per extra second of publishing: all of them elect a leader.
 QUEUES_PER_S = 500
 #: After many queues were made.
 SETTLE_S = 5.0

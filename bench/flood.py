@@ -47,7 +47,7 @@ IN_FLIGHT_MIN = 4
 COUNT_MAX = 50_000_000
 #: Disk that a flood may take before it ends; what is left is for others.
 DISK_FREE_MIN = 20 << 30
-#: The baseline: so many rounds of so many bytes, which leave a queue in memory without the alarm.
+#: Rounds of the baseline, and bytes of each: a queue holds them in memory without the alarm.
 BASELINE_ROUNDS = 4
 BASELINE_BYTES = 64 * MIB
 CALM_TIMEOUT_S = 60.0

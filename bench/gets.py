@@ -6,8 +6,8 @@ One client takes COUNT messages of 1 KiB one after the other, each get when the 
 has come: with automatic acknowledgement, with an ack (a write of its own) after each, and keeping
 all until its connection ends, which returns them.  The queue is led by the member the client is
 at, or by another one (`elsewhere`).  Both clusters run at the same time and take turns, row by row.
-Told is the CPU of all members over the gets and the time of one get, both of which change with the
-machine, and the ratio of the CPU, which changes less.  Prints a Markdown table.
+The results are the CPU of all members over the gets and the time of one get, both of which change
+with the machine, and the ratio of the CPU, which changes less.  Prints a Markdown table.
 """
 
 from __future__ import annotations

@@ -121,11 +121,11 @@ class KafkaCluster(Nodes):
         processes.run_tool(self._load("delete", topic), timeout_s=120)
 
     def publish(self, in_flight: int, count: int) -> Point:
-        """One producer with at most so many records without an answer, whatever has come."""
+        """One producer with at most `in_flight` unanswered records at any time."""
         return self._published(count, in_flight, 1)
 
     def publish_each(self, publishers: int, count: int) -> Point:
-        """So many producers, each of which awaits the answer to every record."""
+        """Each of the producers awaits the answer to every record."""
         return self._published(count, 1, publishers)
 
     def _published(self, count: int, in_flight: int, publishers: int) -> Point:

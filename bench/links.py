@@ -47,7 +47,7 @@ LINK_PREFETCH, ACK_EVERY = 1000, 100
 #: What the queue is that an exchange's link has upstream.
 LINK_QUEUE = "classic"
 QUORUM: Mapping[str, str] = {"queue-type": "quorum"}
-#: Who is told what by `rabbitmqctl` and `brokerctl` alike.
+#: Brokers that take the same commands from `rabbitmqctl` and `brokerctl`.
 Downstream = BrokerdCluster | RabbitCluster
 
 
@@ -124,7 +124,7 @@ def arrived(channel: pika.adapters.blocking_connection.BlockingChannel, queue: s
 
 
 def wait_arrived(node: Downstream, queue: str, count: int) -> None:
-    """Wait until so many messages are ready downstream."""
+    """Wait until `count` messages are ready downstream."""
     with channel_of(node.amqp_ports[0]) as channel:
         seen, changed = 0, time.monotonic()
         while seen < count:

@@ -169,7 +169,7 @@ def maven_jars(name: str, artifacts: tuple[str, ...]) -> Path:
     dependencies = (DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
     (new / "pom.xml").write_text(POM.format("\n".join(dependencies)))
     goal = ["dependency:copy-dependencies", "-DoutputDirectory=.", "-DincludeScope=runtime"]
-    # Maven only warns of a checksum that does not match unless it is told to fail.
+    # Without --strict-checksums Maven only warns of a checksum that does not match.
     command = ["mvn", "--batch-mode", "--quiet", "--strict-checksums", "-f", str(new / "pom.xml")]
     done = subprocess.run([*command, *goal], cwd=new, text=True, capture_output=True)
     if done.returncode:

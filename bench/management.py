@@ -7,11 +7,11 @@ Three members with many quorum queues and idle connections; the first is asked. 
 the median and the worst time on the clock, CPU of the member asked and of the others, the answer's
 size, and the longest that a confirm took (asked again, with a publisher of 200/s beside it).
 Then one publisher's p50 and p99 alone, with three pollers that each ask every POLL_S (what an
-autoscaler, an exporter and a Prometheus ask for), and with a stranger: a program that asks nobody
-and works as much as the pollers had the members work, in bursts as long.  What a stranger costs,
-too, is the machine's.  With --rounds 0 only that; with --turns, too, and what of the member asked
-takes long: the longest turns of its loop in CPU time, which a busy machine changes little, with
-where it was seen (bench.turns).
+autoscaler, an exporter and a Prometheus ask for), and with a stranger: a program that sends no
+requests and works as much as the pollers had the members work, in bursts as long.  What a stranger
+costs, too, is the machine's.  With --rounds 0 only that; with --turns, too, and what of the member
+asked takes long: the longest turns of its loop in CPU time, which a busy machine changes little,
+with where it was seen (bench.turns).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def used(cluster: BrokerdCluster) -> tuple[float, float]:
 
 
 def resting(cluster: BrokerdCluster) -> tuple[float, float]:
-    """CPU seconds per second of the first member and of the others while nobody asks."""
+    """CPU seconds per second of the first member and of the others while no client asks."""
     begun, before = time.perf_counter(), used(cluster)
     time.sleep(REST_S)
     passed, after = time.perf_counter() - begun, used(cluster)
@@ -152,7 +152,7 @@ def resting(cluster: BrokerdCluster) -> tuple[float, float]:
 
 
 def cost(cluster: BrokerdCluster, path: str, rounds: int, at_rest: tuple[float, float]) -> Cost:
-    """Ask so many times, then as often again while somebody publishes."""
+    """Ask `rounds` times, then as often again while a client publishes."""
     asking = Asking(cluster)
     sizes, took = [asking.ask(path)], []
     begun, before = time.perf_counter(), used(cluster)

@@ -43,7 +43,7 @@ def run_many(
 
 
 def run_publishers(cluster: Cluster, publishers: int, count: int) -> Point:
-    """So many publishers with one in flight each, on one queue, until so many are confirmed."""
+    """Publishers with one in flight each, on one queue, until `count` messages are confirmed."""
     return run_many(
         cluster,
         "publishers",

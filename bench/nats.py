@@ -140,13 +140,13 @@ class NatsCluster(Nodes):
         }
 
     def publish(self, in_flight: int, count: int) -> Point:
-        """The client sends so many, awaits the confirms of all of them, and sends the next."""
+        """The client sends a batch, awaits all its confirms, and sends the next one."""
         said = self._with_stream(count, "js", "pub", "async", "--batch", str(in_flight), STREAM)
         # Its times are those of a whole batch, not of a message.
         return {figure: value for figure, value in said.items() if figure not in LATENCIES}
 
     def publish_each(self, publishers: int, count: int) -> Point:
-        """So many connections, each of which awaits the confirm of every message."""
+        """Each of the connections awaits the confirm of every message."""
         return self._with_stream(count, "js", "pub", "sync", "--clients", str(publishers), STREAM)
 
     def consume(self, count: int) -> Point:

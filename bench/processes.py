@@ -61,11 +61,11 @@ class Cluster(Protocol):
 
 class Nodes:
     """The programs of a cluster, each in a session of its own, and one folder that goes with them;
-    whoever inherits it knows the commands.
+    subclasses know the commands.
     """
 
     def __init__(self, name: str) -> None:
-        """name: what the folder is called, for whoever finds one that was left."""
+        """name: part of the folder's name, which identifies one that was left behind."""
         self._name = name
         self._sessions: list[subprocess.Popen[bytes]] = []
         self._folder: Path | None = None
@@ -124,7 +124,7 @@ class Nodes:
 
 
 def end_with_sigterm() -> None:
-    """A bench that is told to end ends its clusters first, as it does after Ctrl-C."""
+    """On SIGTERM the bench ends its clusters first, as it does after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
@@ -169,7 +169,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_sessions(sessions: list[subprocess.Popen[bytes]]) -> None:
-    """All are told at once; a bench that is told to end meanwhile ends all of them first."""
+    """All get SIGTERM at once; the bench ignores its own SIGTERM until all have ended."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for process in sessions:
         if process.poll() is None:

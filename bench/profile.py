@@ -118,7 +118,7 @@ def command_of(args: argparse.Namespace, ports: list[int]) -> list[str]:
                 "publish", ports[0], queue=f"{QUEUE}-0", count=args.count, type=args.type
             )
         else:
-            # Whoever declares a queue makes its member the leader.
+            # The member that a queue is declared at leads it.
             options.pop("count")
             load_programs.run_amqpload(
                 "publish", ports[0], queue=f"{QUEUE}-0", count=1, type=args.type

@@ -23,7 +23,7 @@ INSTALL = "apt-get update && apt-get install -y --no-install-recommends rabbitmq
 
 
 def install() -> None:
-    """The Debian package; root installs it, anybody else is told how."""
+    """Install the Debian package as root; without root, the error says how."""
     if SERVER.exists():
         return
     if os.geteuid() or not shutil.which("apt-get"):

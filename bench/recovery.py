@@ -2,8 +2,8 @@
 
     python -m bench.recovery --messages 1000000 --rounds 3
 
-Per round and broker: three members on loopback, a quorum queue of three, so many messages of 1 KiB
-through AMQP with confirms.  Then kill -9 of all three and their start: how long until every member
+Per round and broker: three members on loopback, a quorum queue of three, messages of 1 KiB through
+AMQP with confirms.  Then kill -9 of all three and their start: how long until every member
 serves clients, and until the first message is delivered.  Then the same with one member alone,
 while the others go on.  Afterwards all messages must still be there.
 """
@@ -27,7 +27,7 @@ START_TIMEOUT_S = 600
 #: A broker that counts its messages before it has recovered them all is asked again.
 POLL_S = 0.1
 
-#: Key, and what is told of it.
+#: Key, and title in the table.
 FIGURES = {
     "all_ready_s": "all members killed: every member ready",
     "all_first_s": "all members killed: first message delivered",

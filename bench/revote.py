@@ -2,9 +2,9 @@
 
     python -m bench.revote [--queues N] [--damage late|early] [--rounds N]
 
-Per round three members are started, with so many quorum queues that all get the same messages.  The
+Per round three members are started, with N quorum queues that all get the same messages.  The
 third member gets SIGKILL, one message of each queue is damaged on its disk, and it starts again.
-Told is how long it takes from the start until the member serves clients, and until it votes in all
+The results are the times from that start until the member serves clients, and until it votes in all
 groups again.
 
 late: one of the last messages, which the leader's commands bring again.  early: a message below the

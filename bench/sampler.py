@@ -25,7 +25,7 @@ SIGEV_THREAD_ID = 4
 INTERVAL_NS = 4_000_000
 #: A handler runs between bytecodes: what the loop did in C shows up at the first of a callback.
 FIRST_BYTECODES = 8
-#: Distinct places that are told apart.
+#: Distinct places that are counted; beyond, counting begins anew.
 PLACES_MAX = 100_000
 ROOT = str(Path(__file__).parents[1]) + os.sep
 

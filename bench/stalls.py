@@ -3,11 +3,11 @@
     python -m bench.stalls [--only brokerd|rabbitmq] [--bindings N] [--queues N] [--messages N]
 
 A cluster of three; one publisher sends RATE messages per second with confirms to a quorum queue of
-its own, through the member that leads it and that is asked for the operation. Told is the longest
-time between a publish and its confirm meanwhile: of nothing but publishing, while a queue with many
-bindings is deleted (its bindings go with it), while a queue with many messages is deleted, beside
-many idle quorum queues over two intervals of telemetry (RabbitMQ: of its statistics), while their
-leaders are rebalanced, and while their vhost is deleted.
+its own, through the member that leads it and that is asked for the operation. The result is the
+longest time between a publish and its confirm meanwhile: of nothing but publishing, while a queue
+with many bindings is deleted (its bindings go with it), while a queue with many messages is
+deleted, beside many idle quorum queues over two intervals of telemetry (RabbitMQ: of its
+statistics), while their leaders are rebalanced, and while their vhost is deleted.
 """
 
 from __future__ import annotations

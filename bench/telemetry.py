@@ -3,10 +3,10 @@
     python -m bench.telemetry [--rounds N] [--queues N]
 
 Two clusters of three stand at the same time, one of them with BROKERD_TELEMETRY_ENABLED=false, each
-with N idle quorum queues.  First both are watched while nobody uses them, over three intervals of
-telemetry; then a publisher (1,000 in flight, confirms, 1 KiB, a quorum queue of three) is measured
-at one and the other in turns, so that a machine that becomes slower does so for both.  Prints a
-Markdown table; some four minutes.
+with N idle quorum queues.  First both are watched while no client uses them, over three intervals
+of telemetry; then a publisher (1,000 in flight, confirms, 1 KiB, a quorum queue of three) is
+measured at one and the other in turns, so that a machine that becomes slower does so for both.
+Prints a Markdown table; some four minutes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def measure(sides: list[Side], rounds: int, queues: int) -> None:
         side.rates.clear()
         side.cpu_us.clear()
     for number in range(rounds):
-        # Whoever comes first has the cooler machine.
+        # The side that comes first has the cooler machine.
         for side in sides if number % 2 else sides[::-1]:
             side.publish(MESSAGES)
             say(f"{side.title}: {side.rates[-1]:,.0f}/s, {side.cpu_us[-1]:.2f} µs")

@@ -4,7 +4,7 @@ Nothing of it is kept by hand: custom resources come from crds/, pods and rights
 renders of the operator's chart, examples from examples/. For the Operator Lifecycle Manager; `make
 bundle` runs it and then tools/olm, which judges the result. The bundle has one install mode,
 AllNamespaces, which is the chart's `watchNamespaces: ["*"]`: the operator reads Secrets by name
-only and lists none (SEC-26). Whoever wants single namespaces installs the chart.
+only and lists none (SEC-26). For single namespaces, install the chart.
 
     python tools/bundle.py --out build/bundle --helm HELM [--values FILE]
 """

@@ -70,7 +70,7 @@ LEFT_OUT_NAMES = {"__init__.py", "errors.py", "ports.py"}
 OPTIMISATION = "s"
 #: Modules refer to the library by a table: nothing else of it needs a name, nor a way around one.
 #: Nothing unwinds C frames here.  Unused functions and the gaps between sections go.  Warnings are
-#: of C that mypyc makes, which nobody mends here: pages of them hid the lines that say something.
+#: of C that mypyc makes, which is not edited here: pages of them hid the lines that say something.
 COMPILER_OPTIONS = (
     *("-fvisibility=hidden", "-fno-asynchronous-unwind-tables", "-ffunction-sections"),
     "-w",

@@ -3,7 +3,7 @@
 The rules are listed in docs/reference/rules.md. A rule counts as covered when a test that
 `make test` runs names its id: in its name, its docstring, a comment inside it, its decorators, a
 table of cases that it uses, or a transcript that it replays. A comment or docstring of a whole
-module names nobody's rule. Not for judging whether the test is a good one; that takes a reader.
+module covers no rule. Not for judging whether the test is a good one; that takes a reader.
 
 Exit status 1: less than RATIO_MIN of the rules of the chapters that are complete, a security
 requirement of the sections that are complete without a test, a test that names a rule which does

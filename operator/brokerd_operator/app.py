@@ -80,7 +80,7 @@ class Operator:
             reads,
         )
         self.shutdown = Shutdown(self.api, self.store, guard, settings.namespace, guarded)
-        # Renewals wait for nobody else's slow requests.
+        # Renewals do not wait behind slow requests of other work.
         self.lease_api = Api(LEASE_THREADS)
         self.lease = Lease(
             self.lease_api,
@@ -233,8 +233,8 @@ def run(settings: Settings) -> int:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # kopf tells of every event at this level.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
-    # The end of a watch is told once by `sources/kubernetes.py`, which begins it anew; kopf tells
-    # it for every kind, with a traceback, and that it has no signals in a thread.
+    # `sources/kubernetes.py` logs the end of a watch once, and begins it anew.  kopf logs it for
+    # every kind, with a traceback, and also that it has no signals in a thread.
     logging.getLogger("kopf._core.reactor").setLevel(logging.CRITICAL)
     with contextlib.suppress(KeyboardInterrupt):
         return asyncio.run(_run(settings))

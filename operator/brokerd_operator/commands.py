@@ -221,7 +221,7 @@ def _picture(states: Sequence[ResourceState], progress: str) -> rich.console.Ren
 
 
 class Log:
-    """What a log has been told of the resources, so that it is told news only."""
+    """What a log has shown of the resources, so that it shows news only."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, str], str] = {}

@@ -320,7 +320,7 @@ def _is_ready_for(body: Mapping[str, Any], reason: str) -> bool:
 
 
 def carried(body: Mapping[str, Any], types: Iterable[str]) -> tuple[Condition, ...]:
-    """Conditions as they are, for as long as nobody knows better: after a restart, for example."""
+    """Conditions as they are, until something newer is known: after a restart, for example."""
     found = (find(body, type_) for type_ in types)
     return tuple(item for item in found if item is not None)
 

@@ -6,7 +6,7 @@ enums, patterns, bounds, list maps, and the CEL rules, transition rules included
 §14). Not for use on Kubernetes, where the API server has done all of this already.
 
 One difference is intended: the API server drops unknown fields with a warning, this validator
-refuses them by name, since a typo in a file is an error and nobody would see the warning.
+refuses them by name, since a typo in a file is an error and a warning would not be seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NESTING_MAX = 48
 #: A full Policy has about 400 values, a Binding 600.
 VALUES_MAX = 50_000
 
-#: Errors that are told of one resource; the rest is counted.
+#: Errors that are reported of one resource; a last one says that there are more.
 ERRORS_MAX = 32
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

@@ -336,7 +336,7 @@ class AdminClient:
     async def rows_of_all(self, kind: str, vhost: str = "") -> list[JsonObject]:
         """Live rows of a kind of which each member knows its own only (links, connections).
 
-        Members that do not answer have none; BrokerUnreachable when nobody answers.
+        Members that do not answer have none; BrokerUnreachable when no member answers.
         """
         found: list[JsonObject] = []
         failures: list[errors.BrokerError] = []

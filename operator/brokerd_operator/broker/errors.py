@@ -1,7 +1,7 @@
 """Errors of a broker's administration, in words of the operator.
 
 One of the project's two translation tables: a gRPC status becomes one of these, an operation's
-result code becomes an `Outcome`. For the broker room and the engine; nobody else sees gRPC.
+result code becomes an `Outcome`. For the broker room and the engine; no other room sees gRPC.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ async def listed(target: Target | None) -> frozenset[str] | None:
                 members = await client.members()
         except (errors.BrokerError, TimeoutError):
             return None
-    # A broker that is being founded lists nobody yet.
+    # A broker that is being founded lists no members yet.
     return frozenset(member.name for member in members) or None
 
 

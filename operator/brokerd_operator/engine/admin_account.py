@@ -1,8 +1,8 @@
 """The operator's own account in a BrokerCluster's broker: its password is what the Secret says.
 
 The operator gets in by its certificate (ADR 21), so a Secret that was changed, lost and made anew,
-or brought along for data that knows another password locks nobody out: the password in the broker
-follows, and the one before stays right for a while. For cluster_pass.py.
+or brought along for data that knows another password does not lock it out: the password in the
+broker follows, and the one before stays right for a while. For cluster_pass.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Verdict:
     status: str
     reason: str
     message: str
-    #: Told once: the broker's password was set.
+    #: Text of an Event, emitted once: the broker's password was set.
     event: str = ""
     is_to_be_repeated: bool = False
 

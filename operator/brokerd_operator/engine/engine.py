@@ -94,13 +94,13 @@ class Engine:
         self.health = Health()
         self.findings = Findings()
         self.policy_coverage = PolicyCoverage()
-        #: Resources that keep a condition which nobody knows anew since the start.
+        #: Resources that keep a condition from before the start, not known anew yet.
         self.carrying: set[Key] = set()
         #: Resources whose last pass failed: what it wrote may be there or not.
         self.unsure: set[Key] = set()
         #: Vhosts in which an Event has said that the administrator has no rights.
         self.told_of_rights: set[Key] = set()
-        #: What failed, and is told in statuses.
+        #: What failed, as statuses report it.
         self.refusals = Refusals(time.monotonic)
         #: Set when a broker can be asked for the first time.
         self.is_asking = asyncio.Event()
@@ -285,7 +285,7 @@ class Engine:
     ) -> None:
         """Write a status if it says something new.
 
-        One that the API server refuses is told of by an Event, and tried again with back-off
+        An Event reports one that the API server refuses, and it is tried again with back-off
         whatever wakes the resource meanwhile. `refused` is for the Events (status.write).
         """
         if self.refusals.is_resting(key, body):
@@ -378,7 +378,7 @@ class Engine:
         cause: str,
         author: Key | None = None,
     ) -> None:
-        """Wake whoever owns, wants or waits for an object; not who is just writing it."""
+        """Wake the resources that own, want or wait for an object, but not its author."""
         broker = session.reference
         self.policy_coverage.mark(broker, identity)
         woken = self.cache.claiming(broker, identity)

@@ -4,7 +4,7 @@ ADR 33, 41.  The job hands its findings to the members; the engine fetches them 
 finding of a queue or exchange shows on its resource and on the policy in force for it, one of a
 link on its FederationUpstream, all on the broker.  Nothing is said where no job has run, and of
 topology resources only what is raised, so that an hour without news writes no status.  What a job
-found that has stopped since stays, as unknown: nobody can say that it is over.
+found that has stopped since stays, as unknown: nothing says that it is over.
 """
 
 from __future__ import annotations

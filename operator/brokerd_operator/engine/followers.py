@@ -1,4 +1,4 @@
-"""Tasks of the engine that keep up what resources are told besides their own objects.
+"""Tasks of the engine that refresh what statuses report besides the resources' own objects.
 
 Each broker is asked for the state of its links, for what its members keep aside, and for its
 members, one call per broker and interval; policy_coverage.py looks at virtual hosts that changed;
@@ -25,7 +25,7 @@ from brokerd_operator.specs.queue import QueueSpec
 
 log = logging.getLogger(__name__)
 
-#: Looking at policy_coverage takes at most this share of the time: one part in so many.
+#: Divisor of the time: looking at policy_coverage takes at most one part in this many.
 STANDINGS_SHARE = 20
 #: How soon a broker that is new is asked what was found.
 FINDINGS_LOOK_S = 1.0

@@ -1,8 +1,8 @@
 """What members of brokers keep aside, as conditions and Events of queues and brokers.
 
 A replica that knew more to be committed than its leader keeps it aside until somebody decides
-(docs/operations.md); nobody who only reads resources may miss that.  The engine fetches the rows
-now and then.
+(docs/operations.md); users who only read resources must not miss that.  The engine fetches the
+rows now and then.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A virtual host whose policies, queues or exchanges changed is looked at anew, in a while and not for
 each change: a thousand new queues are one look.  The engine's follower calls `refresh` and wakes
-whom it names.  It yields between policies, so that a look at many objects holds nobody up.
+what it names.  It yields between policies, so that a look at many objects delays no other task.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PolicyCoverage:
 
 
 async def _match(policy: ObservedObject, items: list[ObservedObject]) -> Matched:
-    """What a policy matches, by and by: nobody waits for a pattern that is slow for every name."""
+    """What a policy matches, by and by: no task waits for a pattern that is slow for every name."""
     fits: list[Identity] = []
     voided: list[Identity] = []
     spent_s = 0.0

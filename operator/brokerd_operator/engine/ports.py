@@ -28,8 +28,8 @@ class StoreError(OSError):
     what: str
     #: Whether there was an answer at all.
     is_answer: bool
-    #: Whether another try may succeed though nobody changes anything: it is overloaded, somebody
-    #: else was faster, a webhook did not answer.
+    #: Whether another try may succeed without a change by the user: the store is overloaded,
+    #: another writer was faster, a webhook did not answer.
     is_passing: bool
 
 

@@ -17,7 +17,7 @@ from brokerd_operator.engine import status
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.ports import StoreError
 
-#: What may pass by itself is told when it has not after so many passes, which is some seconds.
+#: Failed passes, some seconds, after which an error that may pass by itself is reported.
 TOLD_FROM = 3
 #: Between two tries to write a status that is refused.
 REST_FIRST_S = 2.0
@@ -30,7 +30,7 @@ class Reported:
 
     reason: str
     message: str
-    #: To be told at once: nobody but a person ends it.
+    #: To be reported at once: only a person can end it.
     is_lasting: bool = False
 
 

@@ -51,7 +51,7 @@ async def _work(engine: Engine) -> None:
             delay = engine.queue.retry(key)
             engine.unsure.add(key)
             engine.metrics.failed(key.kind)
-            # What nobody else has failed at is a defect of ours: `brokerctl up` shows it.
+            # An error that no other system caused is a defect of ours: `brokerctl up` shows it.
             is_defect = not isinstance(error, OSError)
             log.log(
                 logging.ERROR if is_defect else logging.WARNING,

@@ -41,14 +41,14 @@ SUBMISSIONS_MAX = 1024
 class State(enum.Enum):
     """What is known about the broker."""
 
-    #: Not asked yet, or asked for the first time: nobody is told that it does not answer.
+    #: Not asked yet, or asked for the first time: no status says yet that it does not answer.
     CONNECTING = "connecting"
     UP = "up"
     DOWN = "down"
 
 
 class NotKnownYet(Exception):
-    """Nobody has looked at the broker's resource since the start: there is nothing to say yet."""
+    """No pass has looked at the broker's resource since the start: there is nothing to say yet."""
 
 
 class Listener(Protocol):
@@ -331,7 +331,7 @@ class BrokerSession:
             _fail(batch, error)
             return
         except BaseException:
-            # Whatever ended this task: nobody may wait for an answer for ever.
+            # Whatever ended this task: no caller may wait for an answer for ever.
             _fail(batch, BrokerError("the operator stops"))
             raise
         start = 0

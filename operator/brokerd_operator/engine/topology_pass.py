@@ -254,8 +254,8 @@ class TopologyPass:
     async def _compare_passwords(
         self, spec: TopologySpec, session: BrokerSession, desired: tuple[DesiredObject, ...]
     ) -> None:
-        """Learn which users of nobody's have the password already: the broker finds that nothing
-        would change. The planner takes it for what we wrote ourselves.
+        """Learn which users without an owner have the password already: the broker finds that
+        nothing would change. The planner takes it for what we wrote ourselves.
         """
         if not isinstance(spec, UserSpec) or session.client is None:
             return

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from brokerd_operator.engine.keys import Body, Key
 
-#: Deletions that are remembered. A listing that began before a deletion ends long before so many
+#: Deletions that are remembered. A listing that began before a deletion ends long before this many
 #: others have followed; forgetting one costs a look at a resource that the next listing takes away.
 GONE_MAX = 16_384
 

@@ -2,8 +2,8 @@
 
 Links of upstreams, what is kept aside of queues, what policies are in force for, and the condition
 Warning: what is missing or odd without keeping anything from being applied; an Event of a virtual
-host without rights for the administrator. What nobody knows yet,
-as after a restart of the operator, stays as it is. For `topology_pass` only.
+host without rights for the administrator. What is not known yet, as after a restart of the
+operator, stays as it is. For `topology_pass` only.
 """
 
 from __future__ import annotations

@@ -161,6 +161,6 @@ class WorkQueue(Generic[K]):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is due now and nobody works."""
+        """Nothing is due now and no worker is busy."""
         now = self._clock()
         return not self._working and all(due > now for due in self._due.values())

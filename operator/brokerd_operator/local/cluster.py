@@ -207,7 +207,7 @@ class LocalClusters:
         return problem
 
     async def _resize(self, cluster: LocalCluster, spec: BrokerClusterSpec, count: int) -> None:
-        """Run so many members. The data of those that go are kept."""
+        """Run `count` members. The data of those that go are kept."""
         while len(cluster.members) > count:
             member = cluster.members.pop()
             await member.stop()

@@ -67,7 +67,7 @@ class Directory:
         remove: Callable[[Key], None],
         secret_changed: Callable[[str, str], None],
     ) -> None:
-        """Tell where news goes; what an earlier run kept is told at once."""
+        """Say where news goes; what an earlier run kept is put there at once."""
         self._put, self._remove, self._secret_changed = put, remove, secret_changed
         self._load()
         for body in self._resources.values():
@@ -181,7 +181,7 @@ class Directory:
             self._secret_changed(*name)
 
     def delete(self, key: Key) -> None:
-        """Ask for a deletion; the resource goes when nobody holds it any more."""
+        """Ask for a deletion; the resource goes when no finalizer holds it any more."""
         self._by_program.discard(key)
         body = self._resources.get(key)
         if body is None or keys.is_deleting(body):

@@ -109,7 +109,7 @@ class Environment:
         """Read the resources and begin to apply them; raises EmbeddedError.
 
         With `follow`, changes of the files are applied as they come. At the start a mistake in a
-        file stops everything; later it is told, and what was applied before stays.
+        file stops everything; later it is reported, and what was applied before stays.
         """
         self._directory = directory
         self.data_dir = (data_dir or default_data_dir(directory)).resolve()
@@ -224,7 +224,7 @@ class Environment:
             raise EmbeddedError(f"not ready after {timeout_s:g} s:\n{text}") from error
 
     def _without_broker(self, states: list[ResourceState]) -> list[str]:
-        """A sentence for each resource whose broker is in no file: nobody else would make it."""
+        """A sentence for each resource whose broker is in no file: nothing else would make it."""
         cache, found = self.engine.cache, []
         for state in states:
             entry = cache.get(Key(state.kind, state.namespace, state.name))

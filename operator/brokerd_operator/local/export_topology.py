@@ -1,7 +1,7 @@
 """`brokerctl export`: the topology of a broker, or a RabbitMQ definitions file, as resources.
 
-Pure but for reading the file. What cannot be said in a resource is told as a note, never dropped
-in silence. For the command line only.
+Pure but for reading the file. What cannot be said in a resource becomes a note and is never
+dropped in silence. For the command line only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One member of a local cluster: a brokerd process that is started again when it crashes.
 
-A member that was killed or stopped on purpose is held: nobody starts it again but `restart`.
+A member that was killed or stopped on purpose is held: only `restart` starts it again.
 For `local/cluster.py` and programs that use the environment, such as the demo.
 """
 
@@ -136,7 +136,7 @@ class Member:
             await self.wait_stopped()
         self._may_run.set()
         if self.state is MemberState.HELD:
-            # Whoever waits for it must not meet the state of before.
+            # A task that waits for it must not see the state of before.
             self._set(MemberState.STARTING)
 
     async def wait_ready(self, timeout_s: float = 30.0) -> None:

@@ -2,8 +2,8 @@
 
 Members find each other by DNS names of the headless Service, so all pods start at once (Parallel);
 each is configured by its environment only, which names the members that founded the cluster: others
-join those. Kubernetes restarts nobody by itself (OnDelete): the operator does, one by one, when the
-broker says that no queue loses its majority (reconcile/scaling.py).
+join those. Kubernetes restarts no member by itself (OnDelete): the operator does, one by one, when
+the broker says that no queue loses its majority (reconcile/scaling.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names, labels, ports and ownership of everything that a BrokerCluster has on Kubernetes. PURE.
 
-The fixed contract with the members and with whoever finds them: names of objects and of members,
-DNS names, ports. For the other modules of this room, the engine and the broker resolver.
+The fixed contract with the members and with the programs that find them: names of objects and of
+members, DNS names, ports. For the other modules of this room, the engine and the broker resolver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PORT_MANAGEMENT_TLS = 15671
 #: Of the images; every pod runs as this user and group (SEC-29).
 UID = 10001
 
-#: The CRD's maximum of spec.replicas: certificates are made for so many members at once.
+#: The CRD's maximum of spec.replicas: certificates name all of these members from the start.
 MEMBERS_MAX = 31
 
 #: The headless Service is called so, after the BrokerCluster's name.

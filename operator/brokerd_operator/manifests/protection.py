@@ -43,8 +43,8 @@ def network_policy(context: Context) -> Manifest | None:
         },
     ]
     if context.spec.listeners.service_type != "ClusterIP" or context.spec.gateway is not None:
-        # Whoever comes through the external Service has no pod address to be known by, and where
-        # a Gateway's own pods run is its controller's affair.
+        # Clients of the external Service have no pod address to be known by, and where a
+        # Gateway's own pods run is its controller's affair.
         rules.append({"ports": _ports([naming.PORT_AMQPS])})
     return {
         "apiVersion": "networking.k8s.io/v1",

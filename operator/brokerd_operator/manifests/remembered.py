@@ -2,7 +2,7 @@
 
 Growing volumes takes the StatefulSet away for a moment while its pods go on. What the next one has
 to be made with stands on the headless Service as well, so that an operator that is restarted in
-that moment starts nobody anew.
+that moment restarts no member.
 """
 
 from __future__ import annotations

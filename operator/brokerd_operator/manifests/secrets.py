@@ -83,7 +83,7 @@ def cluster_secret(context: Context, secret: str) -> Manifest:
 def keys_secret(context: Context, key: str) -> Manifest:
     """Keys under which members encrypt secrets on their volumes (ADR 19), one a line.
 
-    Kept with the volumes when the BrokerCluster goes: without it nobody reads what is on them.
+    Kept with the volumes when the BrokerCluster goes: without it what is on them cannot be read.
     """
     return _kept(context, _secret(context, context.keys_secret, {"keys": f"{key}\n"}))
 

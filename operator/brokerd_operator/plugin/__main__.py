@@ -33,7 +33,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has enough.
+        # The reader of our output has enough.
         sys.stderr.close()
     except OSError as error:
         standard_streams.give_up_output()

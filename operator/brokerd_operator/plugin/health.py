@@ -198,8 +198,8 @@ def _judged(body: Body, label: str, passed_over: frozenset[str]) -> tuple[Findin
 
 
 def _is_note(condition: Condition) -> bool:
-    # Whoever paused a resource wanted its Ready to be unknown; a telemetry job that stands says
-    # nothing about the broker.
+    # The Ready of a paused resource is unknown on purpose; a telemetry job that stands says nothing
+    # about the broker.
     return condition.type in NOTES or condition.reason in (PAUSED, STALE)
 
 

@@ -26,7 +26,7 @@ class Upsert:
     """Make an object, or make it as it shall be."""
 
     item: DesiredObject
-    #: None: nobody's, or whose it is already.
+    #: None: no owner, or the one that it has already.
     owner: Token | None
     precondition: Precondition = Precondition()
     #: Even if messages are lost by it; the broker says when it wants to know.

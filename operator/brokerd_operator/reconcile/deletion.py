@@ -16,7 +16,7 @@ from brokerd_operator.reconcile.ownership import Relation, Token
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.specs.model import Identity
 
-#: A namespace that goes waits for nobody longer than this (design/operator.md §10).
+#: Longest wait of a deletion in a namespace that goes (design/operator.md §10).
 NAMESPACE_TIMEOUT_MS = 60_000
 RETRY_MS = 5_000
 
@@ -74,7 +74,7 @@ class Work:
     first: tuple[Action, ...]
     #: Done once the first ones worked.
     then: tuple[Action, ...] = ()
-    #: What is told when all worked, where it is unusual.
+    #: What to report when all worked, where it is unusual.
     release: Release = Release()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from brokerd_operator.specs import arguments
 from brokerd_operator.specs.model import DesiredObject, JsonObject
 
-#: Status holds so many (design/operator.md §6).
+#: Differences that a status holds at most (design/operator.md §6).
 DIFFERENCES_MAX = 16
 #: The CRD's bound on a value in `status.drift`; values are for reading.
 VALUE_MAX = 256

@@ -184,7 +184,7 @@ def staying(
     pods: Iterable[Mapping[str, Any]], is_member: Callable[[str], bool]
 ) -> list[Mapping[str, Any]]:
     """The pods of members: one that leaves the cluster ends by itself, and is started again in its
-    pod until that is gone; nobody is to be woken for it.
+    pod until that is gone; it is no reason for an alert.
     """
     return [pod for pod in pods if is_member(rollout.pod_name(pod))]
 

@@ -180,7 +180,7 @@ def _precondition(present: ObservedObject) -> Precondition:
 
 
 def _has_same_secrets(item: DesiredObject, present: ObservedObject, context: Context) -> bool:
-    """Write-only keys are equal if nobody changed the object since we wrote the same."""
+    """Write-only keys are equal if the object is unchanged since we wrote the same."""
     if not item.write_only:
         return True
     written = context.written.get(item.identity)

@@ -31,7 +31,7 @@ def is_reserved(identity: Identity, account: str) -> bool:
 
 
 def is_right_of(identity: Identity, account: str) -> bool:
-    """Whether an object is among the account's rights: one that is there is nobody's to adopt."""
+    """Whether an object is among the account's rights: no resource may adopt one that is there."""
     kinds = ("permission", "topic_permission")
     return bool(account) and identity.kind in kinds and identity.name == account
 

@@ -204,7 +204,7 @@ _STARTING = frozenset(("", "ContainerCreating", "PodInitializing"))
 
 
 def obstacle(pod: Json) -> str:
-    """Why a member cannot start until somebody does something; "" if nobody has to.
+    """Why a member cannot start until a person does something; "" if there is no need.
 
     The text stays the same as long as the cause does, so that no status is written for it twice.
     """
@@ -268,7 +268,7 @@ class Restarts:
     count: int = 0
     last_end: str = ""
     reason: str = ""
-    #: In seconds since 1970; None while nobody knows.
+    #: In seconds since 1970; None while it is not known.
     ended_s: float | None = None
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 RENEWED_AT = 2 / 3
 #: Old authorities that are trusted besides; more are not to be had but by damage after damage.
 PREVIOUS_MAX = 4
-#: It is told so long before a certificate expires, or a sixth of its life if that is less: one that
-#: is renewed in time never comes there.
+#: Time before its end at which a certificate is reported, or a sixth of its life if that is less:
+#: one that is renewed in time never comes there.
 WARNED_S = 14 * 86_400.0
 WARNED_PART = 1 / 6
 
@@ -67,7 +67,7 @@ class Trust:
 
     #: Issues certificates; None: there is none that can be used.
     current: Authority | None = None
-    #: Since when every bundle holds it; None: not yet, or nobody knows.
+    #: Since when every bundle holds it; None: not yet, or not known.
     current_since: float | None = None
     #: Will issue.
     coming: Authority | None = None
@@ -105,7 +105,7 @@ class MakeAuthority:
 
     previous: tuple[Authority, ...]
     previous_until: float
-    #: Nobody has to learn of it first.
+    #: No member has to learn of it first.
     is_first: bool
 
 
@@ -317,7 +317,7 @@ def health(found: Sequence[Shown], now: float) -> tuple[bool, str, str]:
 def look_again_s(
     trust: Trust, leaves: Sequence[Leaf], now: float, lifetimes: Lifetimes
 ) -> float | None:
-    """In how many seconds the next step may be due; None: nobody knows of any."""
+    """In how many seconds the next step may be due; None: none is known."""
     dates = [leaf.validity.renew_at for leaf in leaves if leaf.validity is not None]
     if trust.previous_until is not None and trust.previous:
         dates.append(trust.previous_until)

@@ -99,7 +99,7 @@ def next_step(fleet: Fleet) -> Step:
     """Return what is to be done next."""
     step = _next_step(fleet)
     if step.kind is StepKind.RESTART and fleet.template:
-        # It would come back with a template that nobody wants any more, and restart once again.
+        # It would come back with a template that is no longer wanted, and restart once again.
         reason = f"the template of the members changes first ({fleet.template})"
         return Step(StepKind.WAIT, reason=reason)
     return step

@@ -133,7 +133,7 @@ def _is_for(kind: str, apply_to: str, item: ObservedObject) -> bool:
         is_policy = kind == "policy" and apply_to in ("all", "exchanges")
         return is_policy and item.name != ""
     if item.kind != "queue" or item.spec.get("exclusive"):
-        # Exclusive queues come and go with their connections: nobody counts them.
+        # Exclusive queues come and go with their connections, and are not counted.
         return False
     return apply_to in ("all", "queues", f"{item.spec.get('type')}_queues")
 
@@ -212,7 +212,7 @@ def _standing(name: Identity, matched: Matched, ranked: _Ranked) -> Standing:
 
 
 def _ties(ranked: _Ranked) -> Iterator[tuple[Identity, Oddity]]:
-    """Policies that share an object's highest priority; each is told of the others."""
+    """Policies that share an object's highest priority; each gets the names of the others."""
     tied: dict[Identity, dict[str, list[str]]] = {}
     for identity, contenders in ranked.items():
         best = [name for rank, name in contenders if rank[0] == contenders[0][0][0]]

@@ -33,7 +33,7 @@ LIST_TRIES = 3
 EXPIRED = 410
 #: Overloaded, broken or restarting for a moment; 0 is no answer at all.
 PASSING = frozenset((0, 429, 500, 502, 503, 504))
-#: Answers that another try may change by itself: nobody has to touch the spec for it.
+#: Status codes that another try may change by itself, without a change of the spec.
 LATER = frozenset((401, 408, 409, 429))
 PAGE_TRIES = 5
 PAGE_RETRY_S = 0.25
@@ -236,7 +236,7 @@ class Api:
         return found, version
 
     async def pages(self, path: str, selector: str = "") -> AsyncIterator[Page]:
-        """A collection by pages, so that nobody has to keep it whole; all are of one moment.
+        """A collection by pages, so that no caller has to keep it whole; all are of one moment.
 
         When the API server has forgotten that moment they begin anew, with a first page.
         """

@@ -33,7 +33,7 @@ CURRENT_SINCE = "brokerd.io/authority-trusted-since"
 COMING_SINCE = "brokerd.io/coming-authority-trusted-since"
 PREVIOUS_UNTIL = "brokerd.io/previous-authority-until"
 
-#: A pass does at most so many; a whole rotation has fewer.
+#: Steps of a pass at most; a whole rotation has fewer.
 STEPS_MAX = 16
 #: Nothing is looked at more often.
 AGAIN_MIN_S = 1.0
@@ -309,7 +309,7 @@ class ClusterCertificates:
         ca = secret_manifests.ca_secret_name(context)
         certificate, key = self._new_ca(context, now)
         values: dict[str, bytes | None] = {"ca.crt": certificate, "ca.key": key}
-        # Nobody has to hear first of the very first one.
+        # No member has to learn first of the very first one.
         marks: dict[str, str | None] = {CURRENT_SINCE: str(int(now)) if step.is_first else None}
         values["previous.crt"] = b"".join(item.pem for item in step.previous) or None
         marks[PREVIOUS_UNTIL] = str(int(step.previous_until)) if step.previous else None
@@ -370,7 +370,7 @@ class ClusterCertificates:
             text = f"Secret {secret}: {problem}; made anew"
             await self._emit(body, "Warning", "CertificateReplaced", text)
         else:
-            # The date makes it another text each time: an Event is told once.
+            # The date makes it another text each time: an Event of the same text is emitted once.
             end = rotation.date(certificates.read_pair(made.certificate, made.key).validity)
             text = f"Secret {secret}: renewed until {end}, because {step.why}"
             await self._emit(body, "Normal", "CertificateRenewed", text)

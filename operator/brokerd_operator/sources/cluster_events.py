@@ -50,7 +50,7 @@ class ClusterEvents:
         return said
 
     async def unbound(self, claims: Iterable[Json]) -> dict[str, str]:
-        """Why claims have no volume yet, by claim, where that is told."""
+        """Why claims have no volume yet, by claim, where an Event says so."""
         waiting = [item for item in claims if (item.get("status") or {}).get("phase") == "Pending"][
             :CLAIMS_MAX
         ]

@@ -1,7 +1,7 @@
 """Objects of a BrokerCluster in Kubernetes: applied one by one, and what the API server refused.
 
-What is refused stops nobody else: the other objects are applied all the same, and the refusals go
-into the status. For the Kubernetes driver (kubernetes_clusters.py).
+A refused object does not stop the others: they are applied all the same, and the refusals go into
+the status. For the Kubernetes driver (kubernetes_clusters.py).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ClusterPods:
         pods: Sequence[Json],
         fenced: Collection[str],
     ) -> Outdated:
-        """Who needs a restart; whoever only needs other resources gets them meanwhile."""
+        """Members that need a restart; those that only need other resources get them meanwhile."""
         older = rollout.outdated(stateful_set, pods)
         if not older:
             return Outdated()
@@ -67,7 +67,7 @@ class ClusterPods:
         return Outdated(tuple(names), tuple(told))
 
     async def _template(self, context: Context, revision: str) -> Json | None:
-        """A template by its name; None: it cannot be read, so that nobody knows what differs."""
+        """A template by its name; None: it cannot be read, so that differences are not known."""
         path = path_of("apps/v1", "ControllerRevision", context.namespace, revision)
         try:
             found = await self._api.get(path)

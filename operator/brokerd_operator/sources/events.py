@@ -1,7 +1,7 @@
 """Events as Kubernetes has them, and their recorder, for kubernetes_store.py and the namespaces.
 
-Nothing depends on Events, so nobody waits for them: they are sent one after another beside the
-work, namespaces in turns. Where there are more than can be told, the newest ones of each namespace
+Nothing depends on Events, so no pass waits for them: they are sent one after another beside the
+work, namespaces in turns. Where there are more than can be sent, the newest ones of each namespace
 are: one that has thousands takes none of another's.
 """
 

@@ -5,7 +5,7 @@ to a resource; no posting of events; no peering.
 
 Each watched namespace is listed and watched by itself, with a kopf of its own in a thread of its
 own: a kopf ends as a whole when one of its watches is refused, and cancels every task of its event
-loop that began after it. So a namespace that is forbidden or gone stops nobody but its own watch.
+loop that began after it. So a namespace that is forbidden or gone stops only its own watch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENDING_S = 2.0
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
 RETRY_JITTER = 0.2
-#: Of one that is allowed and fails all the same: while nobody watches, nothing is seen.
+#: Of one that is allowed and fails all the same: without a watch, nothing is seen.
 RETRY_BROKEN_MAX_S = 5.0
 #: A watch that lasted so long was a good one: the next failure is a first one again.
 GOOD_WATCH_S = 10.0
@@ -324,7 +324,7 @@ class _Watch:
             stop_flag=self._stop,
         )
         done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        # Told at once: a kopf whose watch was refused can take for ever to end the other ones.
+        # Reported at once: a kopf whose watch was refused can take for ever to end the other ones.
         errors = [repr(task.exception()) for task in done if task.exception() is not None]
         self._say(", ".join(errors) or "it ended")
         for task in left:
@@ -336,7 +336,7 @@ async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
 
 
 class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]
-    """Watches tell of whole bodies: nobody asks what changed, and kopf need not find out."""
+    """Watches deliver whole bodies: no handler asks what changed, and kopf need not find out."""
 
     def build(self, *, body: Any, extra_fields: Any = None) -> Any:
         return None

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 WAITING_AGAIN_S = 5.0
 STEP_AGAIN_S = 1.0
 STEADY_AGAIN_S = 300.0
-#: A pod that is not there for so long, such as one that a quota refuses, is told of.
+#: Time after which a missing pod, such as one that a quota refuses, is reported.
 NO_POD_S = 4.0
 #: Bound of the CRD.
 END_MAX = 256
@@ -545,7 +545,7 @@ class KubernetesClusters:
         )
 
     async def _authorities(self, context: Context) -> bytes:
-        """PEM of who may have signed the members' certificates; empty if nobody says.
+        """PEM of authorities that may have signed the members' certificates; empty if not known.
 
         While members are restarted for other certificates some still show the old ones: what the
         spec names and what running members have are both trusted.
@@ -593,7 +593,7 @@ class KubernetesClusters:
             stateful_set, [name for name in names if self._is_missing(context, name, now)]
         )
         idle = [name for name in names if not (name in pods and is_pod_serving(pods[name]))]
-        # Those that the API server refuses are told as refusals.
+        # Those that the API server refuses are reported as refusals.
         waiting = [name for name in idle if name not in refused]
         stuck = await self._obstacles_of(context, waiting, pods, claims, now)
         before = conditions.find(body, conditions.READY)

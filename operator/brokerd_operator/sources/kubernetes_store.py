@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 TERMINATING_FRESH_S = 2.0
 #: Tries of a change of finalizers, which others write as well.
 CONFLICTS_MAX = 5
-#: Events that are remembered, so that the same one is told once per generation.
+#: Events that are remembered, so that the same one is emitted once per generation.
 EVENTS_REMEMBERED = 4096
 
 

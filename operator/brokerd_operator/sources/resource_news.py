@@ -1,6 +1,6 @@
 """What a watch tells of resources, as calls of the engine. For `kubernetes.py`.
 
-Called in the thread of the watch; the engine works in its loop, and is told through the hand-over.
+Called in the thread of the watch; the engine works in its loop, and gets news by the hand-over.
 Most news are no news there, and are let go of here before thousands of them wait for their turn:
 at the start what was listed before, later the echo of each write of the operator's own.
 """

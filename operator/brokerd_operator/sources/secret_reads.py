@@ -1,8 +1,8 @@
 """Secrets are read by name, never listed or watched (SEC-23, SEC-26). For `sources/`.
 
-Whoever may list or watch Secrets reads all of them, so the operator asks for neither. What a pass
-has read is read again now and then instead, as long as somebody needs it, and whoever needs it is
-woken when it is another one.
+The right to list or watch Secrets is a right to read all of them, so the operator asks for neither.
+What a pass has read is read again now and then instead, as long as a resource needs it; when it is
+another one, the resources that need it are woken.
 """
 
 from __future__ import annotations

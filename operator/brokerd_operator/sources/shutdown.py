@@ -57,7 +57,7 @@ class Shutdown:
             log.debug("bindings are looked at no more: %r", error)
 
     async def _leave_own_namespace(self) -> None:
-        """Its pods go first, this one among them: nobody else will take the finalizers off."""
+        """Its pods go first, this one among them: no other process will take the finalizers off."""
         if not self._store.is_watched(self._namespace):
             return
         if not await self._store.is_namespace_terminating(self._namespace):

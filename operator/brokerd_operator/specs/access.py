@@ -80,7 +80,7 @@ def is_granted(own_namespace: str, grants: Iterable[Grant], request: Request) ->
 def refusal(own_namespace: str, grants: Iterable[Grant], request: Request) -> str:
     """What is not granted, and what to add where; empty when all is.
 
-    Of several grants for the namespace, the one that lacks least is told: its place in spec.access
+    Of several grants for the namespace, the one that lacks least is named: its place in spec.access
     and what it lacks, not what else stands in it, for the reader may be a stranger.
     """
     if request.namespace == own_namespace:

@@ -1,7 +1,7 @@
 """The ledger: which files make up the tables, and how that changes all at once.
 
 design/telemetry.md §7.1: a run writes new files only, then a manifest that lists every live file,
-and last swaps `ledger/CURRENT` by a rename.  Whoever reads follows CURRENT; a crash before the swap
+and last swaps `ledger/CURRENT` by a rename.  Readers follow CURRENT; a crash before the swap
 leaves orphans that `vacuum` removes, nothing else.  Paths in a manifest are relative to the output
 directory, so it can be moved.  No Spark here: `table_files` is for programs that only read.
 """
@@ -163,7 +163,7 @@ class Ledger:
             if self.load().run_id == run_id:
                 return
         except LedgerError:
-            # Nobody knows what counts.
+            # Which files count is not known.
             return
         for folder in ("silver", "gold", "quarantine"):
             for path in [*(self.out_dir / folder).rglob(f"*={run_id}")]:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
 
 CLEAR_WINDOWS = 3
-#: Dead letters that came so many hours ago still say what a queue is for.
+#: Age in hours up to which dead letters say what a queue is for.
 LETTER_HOURS = 24
-#: A cluster that told nothing in so many known hours is forgotten.
+#: Known hours without a report after which a cluster is forgotten.
 MEMORY_HOURS = 72
-#: Findings of one cluster and hour, the worst first; beyond that nobody reads them.
+#: Findings of one cluster and hour, the worst first; no reader goes through more.
 FINDINGS_MAX = 5_000
 
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ class Standing:
 def step(before: Standing | None, hit: Hit | None, windows: int, hour_us: int) -> Standing | None:
     """Return what becomes of a finding in an hour; None: there is nothing to tell.
 
-    windows: so many hours in a row raise it.
+    windows: how many hours in a row raise it.
     """
     if before is not None and before.is_over:
         before = None

@@ -66,7 +66,7 @@ def _source(entry: Any, folder: Path) -> Source:
         raise ValueError("`raw` must be a directory or s3://BUCKET/PREFIX")
     if raw.startswith("s3://"):
         return Source(cluster, place=objects.Place(raw))
-    # Whole: a stream is told of files by their whole paths.
+    # Absolute: a stream gets the absolute paths of files.
     return Source(cluster, directory=(folder / raw).resolve())
 
 

@@ -1,7 +1,7 @@
 """Until when what a run found counts: the job learns its own rhythm from its last runs.  PURE.
 
-ADR 41.  Whoever shows findings (the operator) knows no schedule: a BrokerConnection has none, and
-`run` may be anybody's cron.  So the job says itself when it should have been heard of again.
+ADR 41.  The operator, which shows findings, knows no schedule: a BrokerConnection has none, and
+any cron may start `run`.  So the job says itself when it should have been heard of again.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Table:
     """How a table is made."""
 
     build: Callable[[Inputs], DataFrame]
-    #: Where nobody told of any of these kinds it has no row; none: it may have some all the same.
+    #: Without rows of any of these kinds it has no row; none: it may have some all the same.
     kinds: tuple[str, ...] = ()
 
 

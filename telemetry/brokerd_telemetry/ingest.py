@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The directory of a kind's files.
 KIND = "kind_of"
-#: A task writes what it has when it is so many rows, of all kinds together.
+#: Rows, of all kinds together, at which a task writes what it has.
 PENDING_ROWS_MAX = 50_000
 #: What is less waits, if it can, for more rows of its file.
 FILE_ROWS_MIN = 5_000

@@ -67,7 +67,7 @@ class Options:
     release: bool = False
     #: Keep a Delta Lake log of each table (delta.py).
     keeps_delta: bool = False
-    #: Take these segments, and ask nobody; None: ask the sources.
+    #: Segments to take without asking the sources; None: ask them.
     arrived: tuple[Path, ...] | None = None
     #: The time, for tests; None: the clock's.
     now_us: int | None = None
@@ -308,7 +308,7 @@ class Run:
             return verify.judge(raw_dir, new, known, clusters, read.append)
 
     def _collect(self) -> list[collect.Found | None]:
-        """Ask all sources; one that fails is told of, SourceError if all of them do."""
+        """Ask all sources; one that fails is reported, SourceError if all of them do."""
         own_raw, arrived = self.options.own_raw, self.options.arrived
         if arrived is not None:
             return [collect.of(source, own_raw, arrived) for source in self.options.sources]

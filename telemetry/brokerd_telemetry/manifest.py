@@ -1,6 +1,6 @@
 """The manifest: which files make up the tables at one time.
 
-Made anew by each run and kept by the ledger (commit.py); whoever reads tables goes by it.
+Made anew by each run and kept by the ledger (commit.py); readers of tables go by it.
 """
 
 from __future__ import annotations

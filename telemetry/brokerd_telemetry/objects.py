@@ -86,7 +86,7 @@ class Place:
             return self._session.create_client("s3", region_name=region, config=config)
 
     def storage_options(self) -> dict[str, str]:
-        """Return how programs reach the same that are told so by Rust's object_store (delta.py)."""
+        """Return the options with which Rust's object_store reaches the same place (delta.py)."""
         with self._reported("find credentials"):
             found = self._session.get_credentials()
             keys = None if found is None else found.get_frozen_credentials()

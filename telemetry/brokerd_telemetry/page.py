@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-#: Of a table with more rows the rest is told by number.
+#: Rows of a table that are shown; of the rest, only the number.
 ROWS_SHOWN = 25
 _STYLE = Path(__file__).with_name("report.css")
 

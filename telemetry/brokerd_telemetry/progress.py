@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: What takes less is told when it is done.
+#: Time between two reports; what takes less is reported when it is done.
 EVERY_S = 15
 
 

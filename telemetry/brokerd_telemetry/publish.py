@@ -92,7 +92,7 @@ def _sorted(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _findings(live: Live, found: list[dict[str, Any]]) -> bytes:
     """Return what stands; `as_of_us` is the end of what the members had told, `fresh_until_us` when
-    whoever has heard nothing newer is to take it for old.
+    it counts as old for a reader that has nothing newer.
     """
     manifest, as_of_us = live.manifest, live.manifest.as_of_us(live.clusters)
     document = {

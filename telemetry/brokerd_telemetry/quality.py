@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
     from brokerd_telemetry.verify import Segment
 
-#: A boot is taken for dead when it is silent for so many intervals while others go on.
+#: Silent intervals after which a boot is taken for dead, while others go on.
 SILENT_INTERVALS = 3
 #: Of a boot whose segments do not say so.
 INTERVAL_US = 10_000_000

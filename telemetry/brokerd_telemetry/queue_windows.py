@@ -99,8 +99,8 @@ def shared_out(parts: list[Part], cores: int) -> list[list[Part]]:
 
 
 def divided(part: Part, count: int) -> list[Part]:
-    """Return a cluster's queues in so many parts, in order of their names: about as many rows of
-    the hour that has most.
+    """Return a cluster's queues in at most `count` parts, in order of their names: about as many
+    rows of the hour that has most.
     """
     if count <= 1:
         return [part]
@@ -123,7 +123,7 @@ def divided(part: Part, count: int) -> list[Part]:
 
 
 def adopt(staged: Path, out_dir: Path, run_id: str) -> dict[str, sinks.Files]:
-    """Return the new files of each table: of a cluster's hour one, whoever made it."""
+    """Return the new files of each table: one of each cluster's hour, whichever tasks made it."""
     found = {}
     for table in (MINUTES, HOURS, LASTS):
         pieces: dict[Path, list[Path]] = {}
@@ -211,6 +211,6 @@ def _rows(files: tuple[str, ...], part: Part, kind: pyarrow.Schema) -> pyarrow.T
         wanted = name >= begin
     if end is not None:
         wanted = name < end if wanted is None else wanted & (name < end)
-    # Told what there is it looks into no file before; what one does not have is null.
+    # Given the schema it looks into no file before; what a file does not have is null.
     source = pyarrow.dataset.dataset(list(files), kind, format="parquet")
     return source.to_table(filter=wanted, use_threads=False)

@@ -44,7 +44,7 @@ class Batch:
     leads_us: Mapping[str, int]
     #: By how many seconds the clocks of members that were asked are ahead of this machine's.
     clocks: quality.Clocks
-    #: Told of each table when it is made.
+    #: Gets a line about each table when it is made.
     say: Callable[[str], None]
 
 

@@ -73,7 +73,7 @@ def policies(rows: list[Row]) -> str:
 
 
 def exchanges(rows: list[Row]) -> str:
-    """Return the section on exchanges that nobody publishes to or that lead nowhere, as of the last
+    """Return the section on exchanges without publishes and those that lead nowhere, as of the last
     hour with any.
     """
     reported = newest(rows)

@@ -14,7 +14,7 @@ from brokerd_telemetry.schema import hour_of
 
 Row = dict[str, Any]
 
-#: What could not be seen is named so many times in the first line.
+#: Gaps that the first line names; of the rest, only the number.
 UNSEEN_SHOWN = 4
 #: Of quality.NodeHour.why, where silence is all.
 _SILENCE = re.compile(r".* silent (\d\d:\d\d)-(\d\d:\d\d)")
@@ -215,8 +215,8 @@ def _verdict(
 
 
 def in_words(found: Fates, is_partial: bool = False, unreported: int = 0) -> str:
-    """Return the first line.  is_partial: not all was seen.  untold: so many more than exchanges
-    tell of queues took.
+    """Return the first line.  is_partial: not all was seen.  unreported: copies that queues took
+    beyond those that exchanges report.
     """
     rest = [
         f"{count:,} {what}"

@@ -25,7 +25,7 @@ DAY_WINDOWS = 24
 #: So long nothing came to a queue and nothing was taken, or nothing was taken of what lies there.
 DEAD_DAYS, HOARDER_DAYS = 14.0, 7.0
 DISK_DAYS = 7.0
-#: Messages wait, and nobody comes for them.
+#: Time that messages have waited with no consumer.
 UNREAD_S = 900.0
 
 
@@ -142,7 +142,7 @@ def _alternate_cycle(row: Row, _: Facts) -> Iterable[Hit]:
 
 
 def _unroutable(row: Row, _: Facts) -> Iterable[Hit]:
-    """Of clients only, and for want of a binding: what else is unroutable is told elsewhere."""
+    """Of clients only, and for want of a binding: what else is unroutable is reported elsewhere."""
     count = row["unbound"] or 0
     came = row["in"] or 0
     if row["outcome"] != "all" or count < 10 or count <= came * 0.001:
@@ -229,7 +229,7 @@ def _fills(least_s: float, most_s: float) -> Check:
 
 
 def _idle(row: Row, _: Facts) -> Iterable[Hit]:
-    """Dead: nobody uses it, and it is empty.  Hoarder: it keeps what nobody takes."""
+    """Dead: no client uses it, and it is empty.  Hoarder: it keeps what no client takes."""
     days = row["idle_out_s"] / DAY_S
     if row["ready"] or row["unacked"]:
         if days >= HOARDER_DAYS:

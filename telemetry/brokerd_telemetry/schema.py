@@ -14,14 +14,14 @@ from pyspark.sql import types as t
 HOUR_US = 3_600_000_000
 QUARTER_US = HOUR_US // 4
 MINUTE_US = 60_000_000
-#: A queue that nobody told of for a week is forgotten.
+#: A queue without a row for a week is forgotten.
 CARRY_US = 7 * 24 * HOUR_US
 FLOW_US = 10_000_000
 #: Ten seconds of a minute, by number.
 FLOWS = range(MINUTE_US // FLOW_US)
 #: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
 GRACE_US = 30_000_000
-#: From so many seconds on members say of each other that a clock is off (telemetry_peers.py).
+#: Difference from which members say of each other that a clock is off (telemetry_peers.py).
 CLOCK_S_MIN = 5.0
 
 #: Each is a delta and, as c_<name>, cumulative since the queue's birth.

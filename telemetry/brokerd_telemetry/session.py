@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MAJOR_MIN = 17
-#: Up to so many rows the JVM is done before its second compiler pays (design/telemetry.md §4.2):
+#: Rows up to which the JVM is done before its second compiler pays (design/telemetry.md §4.2):
 #: what Spark itself is given are sums already, a twentieth of the rows.
 SHORT_PROFILE_ROWS_MAX = 10_000_000
 #: Parts that rows are parted into where they are brought together.
@@ -103,7 +103,7 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.sql.ansi.enabled": "false",
         # Never true: a truncated segment would pass for a short one (gotcha 5).
         "spark.sql.files.ignoreCorruptFiles": "false",
-        # Whoever has read segments gives its memory back before the tables need theirs (ADR 55).
+        # A worker that has read segments frees its memory before the tables need theirs (ADR 55).
         "spark.python.worker.reuse": "false",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.parquet.enable.summary-metadata": "false",
@@ -138,7 +138,7 @@ def _kubernetes(settings: SparkSettings, environ: dict[str, str], options: str) 
     values = {
         "spark.driver.memory": "640m",
         "spark.driver.host": address,
-        # Executors are told this address, not spark.driver.host (spark.kubernetes.executor.
+        # Executors get this address, not spark.driver.host (spark.kubernetes.executor.
         # useDriverPodIP is on in Spark 4).
         "spark.driver.bindAddress": address,
         "spark.driver.port": str(DRIVER_PORT),

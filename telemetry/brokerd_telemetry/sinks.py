@@ -196,7 +196,7 @@ def staging(out_dir: Path, run_id: str) -> Path:
 def whole(folder: Path) -> Iterator[Path]:
     """Give a task of Spark a directory to make, which is `folder` when all in it is written.
 
-    Another attempt at the task begins anew, and what the one before left is taken by nobody.
+    Another attempt at the task begins anew, and what the one before left is never taken.
     """
     from pyspark import TaskContext
 

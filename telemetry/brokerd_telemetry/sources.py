@@ -100,7 +100,7 @@ class Pulled:
     failed: list[tuple[str, str]] = field(default_factory=list)
     #: Addresses of the members that answered.
     reached: list[str] = field(default_factory=list)
-    #: Members that did not, and why: by name, or by address where nobody told names.
+    #: Members that did not, and why: by name, or by address where names are not known.
     absent: dict[str, str] = field(default_factory=dict)
     #: By name of a member, by how many seconds its clock is ahead of the one here, where that is
     #: schema.CLOCK_S_MIN or more.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Object storage is listed so often and no more: a listing is paid for, members are asked for free.
 PLACES_EVERY_S = 3600.0
 _POLL_S = 1.0
-#: Of binaryFile, which opens no file while nobody asks for its content.
+#: Of binaryFile, which opens a file only when a query asks for its content.
 _FILES = "path STRING, modificationTime TIMESTAMP, length LONG, content BINARY"
 
 
@@ -55,7 +55,7 @@ class Stream:
         self._run({"availableNow": True}, None)
 
     def forever(self, every_s: int, ended: threading.Event) -> None:
-        """Take what comes; a batch that fails is told and tried again."""
+        """Take what comes; a batch that fails is reported and tried again."""
         bringing = threading.Thread(
             target=self._bring_forever, args=(every_s, ended), name="bring", daemon=True
         )

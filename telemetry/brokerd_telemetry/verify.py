@@ -176,7 +176,7 @@ def verify(file: Path, path: str, identity: str) -> Segment:
     cluster = header.get("cluster")
     if not isinstance(cluster, str) or not cluster or not isinstance(header.get("node"), str):
         raise BadSegment("header without cluster or node")
-    # Who may write for a cluster is decided by the path: nobody speaks for another one.
+    # Who may write for a cluster is decided by the path: no cluster speaks for another one.
     if not path.startswith(f"{cluster_folder(cluster)}/"):
         raise BadSegment("header does not fit the name")
     interval_ms = header.get("interval_ms")

@@ -1,6 +1,6 @@
 """From queue rows to exact steps: what happened in a queue between two rows. PURE.
 
-A queue's cumulative counters are replicated with it, so they are the same whoever leads it, and
+A queue's cumulative counters are replicated with it, so they are the same on every leader, and
 nothing is counted twice or lost when a leader is killed.  A step is the difference to the row
 before in order of (term, time); only the first row that is known of a queue uses its own deltas,
 which reach back to the queue's birth if that was when this member began to tell of it.
@@ -55,7 +55,7 @@ def in_order(rows: pyarrow.Table, carry: pyarrow.Table) -> Columns:
 
 def last(own: Columns, since_us: int) -> pyarrow.Table:
     """Return the last row of each group, which the next hour's steps begin with (ROWS); not of
-    those that nobody told of since then, nor of those that are gone.
+    those without a row after `since_us`, nor of those that are gone.
     """
     if not len(own["grp"]):
         return ROWS.empty_table()

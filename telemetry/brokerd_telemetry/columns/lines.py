@@ -71,8 +71,8 @@ def silver_schema(kind: str | None = None) -> pyarrow.Schema:
 class Fields:
     """Which fields rows have had so far, those of queues and all others; of a task, say.
 
-    Arrow's reader takes 40 ns for each field of each row that it is told of and that is not there.
-    So it is told of those that rows had before, and of all as soon as a row has another one.
+    Arrow's reader takes 40 ns for each field of its schema that a row does not have, row by row.
+    So its schema has the fields that rows had before, and all as soon as a row has another one.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ def minutes(windows: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
 def hours(windows: pyarrow.Table, hour: Hour, run_id: str) -> pyarrow.Table:
     """Return queue_1h; rates are over the part of the hour that the cluster was seen in.
 
-    unread_s: how long at its end messages had waited while nobody took any and nobody consumed.
+    unread_s: how long at its end messages had waited with none taken and no consumer.
     """
     own = {name: whole(windows[name]) for name in ("taken_us", "t1_max")}
     rows = _rows(windows, hour.seconds)

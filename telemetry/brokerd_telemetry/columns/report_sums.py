@@ -34,7 +34,7 @@ class Book:
 
 
 def books(audit: pyarrow.Table, shown: int = 0) -> dict[str, Book]:
-    """Return each equation that audit_1h has rows of; shown: at most so many of them."""
+    """Return each equation that audit_1h has rows of; shown: how many rows to show at most."""
     off = pc.fill_null(pc.abs(audit["residual"]), 0)
     judged = pc.fill_null(audit["judged"], False)
     ordered = audit.append_column("off", off).append_column("is_judged", judged.cast("int8"))

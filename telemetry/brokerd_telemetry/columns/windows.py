@@ -1,7 +1,7 @@
 """What each queue did in each minute, quarter and hour, of its steps (Q1, Q4, Q8, Q9, Q11, Q13).
 PURE.
 
-All that is told of queues is sums and last levels over minutes, quarters, hours and days, and is
+All figures of queues are sums and last levels over minutes, quarters, hours and days, and are
 made of these rows: the steps are looked at once, and kept nowhere.  What is text is what the last
 step of a span said.
 """
@@ -83,7 +83,7 @@ SCHEMA = pyarrow.schema(
 @dataclass(slots=True, frozen=True)
 class Windows:
     """What queues did (SCHEMA): a row per name and minute, quarter of an hour and hour, per group
-    and hour (whoever deletes a queue and declares it again has another group), and in flows a row
+    and hour (a queue that is deleted and declared again has another group), and in flows a row
     per minute for all of them, without a name.
     """
 

@@ -1,4 +1,4 @@
-"""8.13 idle_queues_1h, consumer_use_1h: which queues nobody uses (Q9), whether consumers keep up
+"""8.13 idle_queues_1h, consumer_use_1h: which queues are unused (Q9), whether consumers keep up
 (Q4). PURE.
 
 Queues tell of themselves every five minutes even when nothing happens, so silence in a queue is

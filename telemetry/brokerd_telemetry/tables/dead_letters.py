@@ -2,7 +2,7 @@
 (Q1), and which messages cannot be handled (Q3). PURE.
 
 How many died of which reason is the queue's own replicated count; what became of at-most-once
-letters is told by `dl` events of the member that published them, which a kill may cut short.
+letters comes from `dl` events of the member that published them, which a kill may cut short.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REASONS = {
     "over_limit": "delivery_limit",
     "orphaned": "orphaned",
 }
-#: A queue without a dead letter exchange drops on purpose: that is told, and not called lost.
+#: A queue without a dead letter exchange drops on purpose: that is reported, and not as lost.
 LOST = ("dlx_missing", "unroutable", "cycle_dropped", "dl_lost")
 _KEY = ("cluster", "window_start", "vhost", "queue", "reason", "dlx", "strategy", "outcome")
 

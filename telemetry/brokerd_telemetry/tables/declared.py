@@ -1,10 +1,10 @@
 """8.13 idle_exchanges_1h, 8.14 policy_coverage_1h: which exchanges (Q9) and policies are of no use,
 and what is under no policy (Q10). PURE.
 
-An exchange that nobody publishes to is silent itself: that it is there is told by the member that
-leads the catalog (kind `topo`), and what came to it by all members.  The same member decides which
-policy wins, and tells of it (kind `policy`); here nothing is matched again.  Members of earlier
-versions tell nothing of this: no row then.
+An exchange without publishes is silent itself: the member that leads the catalog reports that it
+is there (kind `topo`), and all members report what came to it.  The leader also decides which
+policy wins, and reports that (kind `policy`); here nothing is matched again.  Members of earlier
+versions report none of this: no row then.
 """
 
 from __future__ import annotations

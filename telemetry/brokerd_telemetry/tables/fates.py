@@ -1,9 +1,9 @@
 """8.20 fates_1h: what became of the messages of each exchange, queue and virtual host (Q13). PURE.
 
 Each message that an exchange got has one fate there, and each copy that a queue had or got has one
-there: `waited + came` is the sum of the other columns, `unknown` among them.  Routing keys are told
-of what found no queue only (unroutable_1h), and from which exchange a queue's copy came is not told
-at all: the two are joined by the virtual host.
+there: `waited + came` is the sum of the other columns, `unknown` among them.  Members report
+routing keys only of what found no queue (unroutable_1h), and never from which exchange a queue's
+copy came: the two are joined by the virtual host.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Queues:
 class Inputs:
     """One run's input; every DataFrame covers whole hours."""
 
-    #: Silver rows of the touched hours (schema.SILVER) by kind; what nobody told of is not there.
+    #: Silver rows of the touched hours (schema.SILVER) by kind; a kind without rows is not there.
     rows: Mapping[str, DataFrame]
     #: No row, known to be none: what is made of it costs next to nothing.
     nothing: DataFrame

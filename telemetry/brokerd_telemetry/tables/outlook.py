@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HOUR_S = 3600.0
-#: Of four quarters of an hour so many must have grown: one burst is no trend.
+#: Quarters of an hour, of four, that must have grown: one burst is no trend.
 QUARTERS_MIN = 3
 
 
@@ -137,7 +137,7 @@ def build_balance(inputs: Inputs) -> DataFrame:
 
 
 def build_coverage(inputs: Inputs) -> DataFrame:
-    """Return settings_coverage_1h: per vhost how many queues have what, whoever set it."""
+    """Return settings_coverage_1h: per vhost how many queues have what, however it was set."""
     hour = f.timestamp_micros("t0").alias("window_start")
     limited = f.col("max_len_last").isNotNull() | f.col("max_bytes_last").isNotNull()
     return (

@@ -104,7 +104,7 @@ _ACCEPTED: dict[Role, frozenset[type[Method]]] = {
 
 
 #: Payloads of basic.get that were found right: clients send the same bytes again and again
-#: (design/hot-path.md rule 2).  Nobody changes a method that was received.
+#: (design/hot-path.md rule 2).  A method that was received is never changed.
 known_gets: dict[bytes, methods.BasicGet] = {}
 #: Each is 262 bytes at most.
 KNOWN_GETS_MAX = 1024

@@ -1,4 +1,4 @@
-"""What an `AmqpConnection` is told at its birth: its role, its limits, its identity."""
+"""Settings of an `AmqpConnection`, fixed at its birth: its role, its limits, its identity."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Endpoint:
             return []
         deadline = self._handshake_deadline_ms
         if deadline is not None and now_ms >= deadline:
-            # R-CON-4, SEC-32: no method, whoever the peer is.
+            # R-CON-4, SEC-32: no method is sent, to any kind of peer.
             self._finish()
             return [events.ConnectionFailed("handshake timeout")]
         beats = self._heartbeats

@@ -1,6 +1,6 @@
 """What comes out of `AmqpConnection`: one list of events per read, in the order of the bytes.
 
-Requests of the peer that need an answer are answered by whoever handles the event, with
+Requests of the peer that need an answer are answered by the handler of the event, with
 `connection.send(...)`; the machine answers only the handshake and broken rules by itself.
 Per-message data travels in plain tuples inside one event, never as one event per message.
 """

@@ -1,7 +1,7 @@
 """Methods on channel 0, both roles: which is legal in which phase, and what it does.
 
 A table `(phase, method) -> handler`; a pair that is not in it is the peer's fault (504).  The
-handlers change the connection through its room-internal methods; nobody else calls them.
+handlers change the connection through its room-internal methods, which no other code calls.
 """
 
 from __future__ import annotations

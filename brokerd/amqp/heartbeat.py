@@ -9,8 +9,8 @@ from __future__ import annotations
 
 #: Silent looks in a row that end the connection (R-HB-1: between 2T and 3T after the last byte).
 SILENT_CHECKS_MAX = 2
-#: The last of them is taken again after so many milliseconds.  A process that did not run for a
-#: while may look at the clock before it reads what has come; until then it has read it.
+#: Milliseconds until the last of them is repeated.  A process that did not run for a while may look
+#: at the clock before it reads what has come; until then it has read it.
 LAST_LOOK_MS = 50
 
 

@@ -13,7 +13,7 @@ def parse_plain(response: bytes) -> tuple[str, str]:
     """User and password of a PLAIN response: authzid NUL user NUL password (RFC 4616)."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or parts[0]:
-        # Nobody may act for somebody else, so an authzid is refused as RabbitMQ does.
+        # No user may act for another one, so an authzid is refused as RabbitMQ does.
         raise FieldSyntaxError("response is not a PLAIN one")
     return _text(parts[1]), _text(parts[2])
 
@@ -26,7 +26,7 @@ def encode_plain(user: str, password: str) -> bytes:
 def parse_amqplain(response: bytes) -> tuple[str, str]:
     """User and password of an AMQPLAIN response: a table without its length.
 
-    What is no text is nobody's name or password, and comes back empty.
+    A value that is not text is no user's name or password, and comes back empty.
     """
     table = decode_table_body(response, 0, len(response))
     if "LOGIN" not in table or "PASSWORD" not in table:

@@ -1,6 +1,6 @@
 """Constants of AMQP 0-9-1 as RabbitMQ speaks it: frame types, reply codes, capabilities, limits.
 
-For the amqp room and for whoever needs a reply code by name.  No behaviour lives here.
+For the amqp room and for other code that needs a reply code by name.  No behaviour lives here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _DISK_FILL_BYTES_PER_MS = 250_000
 
 #: How fast memory is assumed to grow at most: some times what publishers bring.
 GROWTH_BYTES_PER_MS_MAX = 1024**2
-#: Nobody looks more often, however near the watermark is.
+#: Shortest time between two looks, in milliseconds, however near the watermark is.
 LOOK_MS_MIN = 10.0
 
 _UNITS = {
@@ -324,7 +324,7 @@ class StallAlarm:
 
 #: Those that block publishers, in the order of R-ALM-5.
 _RESOURCES = ("disk", "memory")
-#: A member whose disk does not answer blocks nobody: the others go on (ADR 68).
+#: A member whose disk does not answer blocks no publisher: the other members go on (ADR 68).
 DISK_STALLED = "disk_stalled"
 _KNOWN = frozenset((*_RESOURCES, DISK_STALLED))
 

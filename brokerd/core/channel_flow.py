@@ -1,4 +1,4 @@
-"""channel.flow towards the channels of one connection: who is told to stop, and who does not.
+"""channel.flow towards the channels of one connection: which must stop, and which do not comply.
 
 Pure: alarms, publishes, answers and times come in, what to tell and whom to refuse goes out.
 Driven by `server/amqp/throttle.py`, where the profile throttles as in 2009 (R-OLD-1..3).
@@ -161,5 +161,5 @@ class ChannelFlows:
         return [Tell(channel, active)]
 
     def _broken(self, text: str) -> list[Action]:
-        """D-11: elsewhere nobody minds an answer that was not asked for."""
+        """D-11: outside strict mode an answer that was not asked for is ignored."""
         return [Broken(text, _FLOW_OK)] if self._is_strict else []

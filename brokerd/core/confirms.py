@@ -15,7 +15,7 @@ _UNROUTED = -1
 
 
 class _Awaited:
-    """Publishes [first, end) that wait for so many more targets."""
+    """Publishes [first, end) that still wait for `targets` confirmations each."""
 
     __slots__ = ("end", "first", "targets")
 
@@ -55,7 +55,7 @@ class Confirms:
         return first
 
     def expect(self, first: int, count: int, targets: int) -> None:
-        """Routing is done: so many queues must take each over; none: confirmed (R-PC-4)."""
+        """Routing is done: `targets` queues must take each over; 0: confirmed (R-PC-4)."""
         for piece in self._awaited.take(first, first + count):
             if targets:
                 piece.targets = targets
@@ -120,7 +120,7 @@ class SequenceConfirms(Confirms):
         self.has_gaps = False
 
     def number(self, sequence: int, count: int = 1) -> bool:
-        """Take the client's number for the next message, and those after it for so many in all;
+        """Take the client's number for the next message, and those after it for `count` in all;
         False, and nothing is taken, unless it is at least `next_sequence`.
         """
         if sequence < self.next_sequence:

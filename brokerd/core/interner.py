@@ -1,6 +1,6 @@
 """One of values that are equal: ten thousand queues have the same options.  PURE.
 
-Whoever keeps such values for as long as a queue lives asks for the one that is kept already.
+Code that keeps such values for as long as a queue lives asks for the one that is kept already.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-#: Of so many different values those that come again are kept once.
+#: Different values of which one copy each is kept.
 INTERNED_MAX = 1_000
 
 

@@ -6,8 +6,8 @@ strangers must not decide how much of it is done, nor who waits for it:
 
 - An attempt whose password is probably right (it is that of the user's last login) is next.
 - All others wait by address and, within it, by user.  The address that was served longest ago is
-  next; within it connections take turns, and then users, so that whoever floods from one address,
-  over one connection or with one user's name waits behind itself.  A pair of address and user waits
+  next; within it connections take turns, and then users, so that a flood from one address, over
+  one connection or with one user's name waits behind itself.  A pair of address and user waits
   longer after each failure, an address after many.  What one address does never slows another one
   down, also where both name the same user.
 - Of what is left, who came last is next: in a flood those that came first have no patience left,
@@ -32,11 +32,11 @@ PATIENCE_MS = 8_000
 PAIR_FREE = 10
 PAIR_DELAY_MS = 100
 PAIR_DELAY_MS_MAX = 2_000
-#: The same for an address, whoever it names: behind one address can be many who are right.
+#: The same for an address, for all users it names: many of those behind it may be right.
 ADDRESS_FREE = 100
 ADDRESS_DELAY_MS = 10
 ADDRESS_DELAY_MS_MAX = 250
-#: One failure is forgotten in so much time without another.
+#: Milliseconds without another failure after which one is forgotten.
 FORGET_MS = 5_000
 #: Pairs and addresses whose failures are remembered; those that were quiet longest are forgotten.
 REMEMBERED_MAX = 2048
@@ -195,7 +195,7 @@ class LoginQueue:
         return attempt
 
     def failed(self, attempt: Attempt, count: int, now_ms: int) -> int:
-        """Its password was wrong, for so many who asked; return how long the answer waits."""
+        """Its password was wrong, for `count` clients; return how long the answer waits."""
         pair, address = self._pasts(attempt)
         return max(_PAIR.failed(pair, count, now_ms), _ADDRESS.failed(address, count, now_ms))
 
@@ -204,7 +204,7 @@ class LoginQueue:
         return max(of_address.due_ms, self._pairs.get((address, user), _NO_PAST).due_ms)
 
     def _next_of_lines(self, now_ms: int) -> Attempt | None:
-        """Return whose turn it is; note in `due_ms` when there is somebody, if there is nobody."""
+        """Return the attempt whose turn it is; None: note in `due_ms` when there will be one."""
         best: tuple[int, int, int, int] | None = None
         found: Attempt | None = None
         due_ms: int | None = None

@@ -27,7 +27,7 @@ class Meta(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """An answer for whoever proposed the command, and effects to be realised."""
+    """An answer for the proposer of the command, and effects to be realised."""
 
     reply: bytes = b""
     #: Instances of the classes of `effects`.

@@ -1,4 +1,4 @@
-"""A message as the broker carries it: bytes that nobody decodes unless a question is asked.
+"""A message as the broker carries it: bytes that are decoded only if a question is asked.
 
 Hot path: plain tuples (30 ns against 85-290 ns for the class forms, see docs/performance.md).
 """

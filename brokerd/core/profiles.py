@@ -1,7 +1,7 @@
 """Compat profiles: every switch (docs/concepts/profiles.md) with its value per named profile.
 
 Pure data.  The server reads `compat.profile` and single switches from its configuration, calls
-`configured()` once and hands the result to whoever asks.  Differences without a switch (O-15) are
+`configured()` once and hands the result on.  Differences without a switch (O-15) are
 fixed to the default and not here.
 """
 
@@ -285,7 +285,7 @@ def configured(name: str, switches: Mapping[str, Any]) -> Profile:
 
 
 def effective(chosen: Profile) -> dict[str, Any]:
-    """Return every switch by its name, for whoever shows the configuration."""
+    """Return every switch by its name, to show the configuration."""
     return {
         switch_name(field): value
         for field, value in sorted(asdict(chosen).items())

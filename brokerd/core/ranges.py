@@ -2,8 +2,8 @@
 
 Pure data structures for message numbers, delivery tags, publish sequence numbers and log indexes:
 everything that mostly comes in order and is mostly settled in order.  They know nothing of queues.
-Used by the queue machine, the confirm and unacked trackers and whoever must say which numbers it
-holds.  Not for single values in random order: a range per value is dearer than a set.
+Used by the queue machine, the confirm and unacked trackers and all that must say which numbers they
+hold.  Not for single values in random order: a range per value is dearer than a set.
 """
 
 from __future__ import annotations

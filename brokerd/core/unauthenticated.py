@@ -1,9 +1,9 @@
 """Connections without a login: how many may wait, and who of them makes room (SEC-34).
 
-Pure: connections are opaque keys.  Nobody is kept out by those who only stand there: where an
+Pure: connections are opaque keys.  Strangers that only stand there keep none out: where an
 address has its share, or all places are taken, the one that has stood there longest goes, of the
 address that takes most places.  So a flood displaces itself, and a newcomer of another address
-always comes in.  All ports decide here; whoever listens closes.
+always comes in.  All ports decide here; the listener closes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-#: Whoever has an IPv6 address has the whole of its network (RFC 6177): that much is one peer.
+#: A client with an IPv6 address has the whole of its network (RFC 6177): that much is one peer.
 _IPV6_NETWORK_BITS = 64
 
 
@@ -62,11 +62,11 @@ class Unauthenticated(Generic[T]):
     def admit(
         self, stranger: T, address: str, *, is_full: bool = False, is_share_taken: bool = False
     ) -> T | None:
-        """Return who must go for it, if anybody: perhaps the newcomer itself, which is refused.
+        """Return what must go for it, if anything: perhaps the newcomer itself, which is refused.
 
-        An IPv6 network counts as one address.  A port that limits all its connections tells that no
+        An IPv6 network counts as one address.  A port that limits all its connections says that no
         more may come, at all (`is_full`) or of this address (`is_share_taken`): a stranger makes
-        room then, whoever is inside stays.
+        room then, and established connections stay.
         """
         source = source_of(address)
         mine: _Address[T] = self._addresses.get(source, _Address())

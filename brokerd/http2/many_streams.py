@@ -1,8 +1,8 @@
 """HTTP/2 (RFC 9113), the server's end with many streams: bytes in, events out (ADR 18).
 
 For the gRPC port of clients; no sockets, no clock, no gRPC.  rpc_connection.py moves the bytes,
-rpc_call.py serves the calls.  Events are taken one by one, so that whoever takes them can stop in
-the middle: nothing behind a request is looked at before it is known who sent it.  Everything that
+rpc_call.py serves the calls.  Events are taken one by one, so that the caller can stop in the
+middle: nothing behind a request is looked at before it is known who sent it.  Everything that
 the other side can make grow has a bound here; what breaks one, or the protocol, is an Http2Error,
 which ends the connection.  Frame layout and codes are those of the members' connections.
 """
@@ -25,7 +25,7 @@ HEADER_BYTES_MAX = 8 * 1024
 DATA_FRAME_BYTES_MAX = framing.FRAME_BYTES_DEFAULT
 #: Largest one that is sent, whatever the other side takes: streams have turns.
 SENT_FRAME_BYTES_MAX = 64 * 1024
-#: Streams at once, as the other side is told; a client that has so many lets further calls wait.
+#: Streams at once, as announced to the other side; a client delays calls beyond them.
 CONCURRENT_STREAMS_MAX = 2000
 #: Frames that move nothing (one_stream.py); every stream may be given up at once.
 IDLE_FRAMES_MAX = CONCURRENT_STREAMS_MAX
@@ -84,8 +84,8 @@ Event: TypeAlias = Request | Data | Reset | WindowOpened
 class Http2Server:
     """The server's end of a connection.
 
-    State: bytes that were not looked at yet (`_buffer` from `_at` on, `_skip` bytes of data that
-    nobody wants); an unfinished block of headers; streams that are open on either side; windows.
+    State: bytes that were not looked at yet (`_buffer` from `_at` on, `_skip` bytes of data to
+    pass over); an unfinished block of headers; streams that are open on either side; windows.
     `out` holds what is to be written.
 
     In one piece: one machine, as RFC 9113 has it; every frame may concern all of its state.
@@ -229,7 +229,7 @@ class Http2Server:
         return None
 
     def _pass_over(self) -> None:
-        """Take the preface, or data that nobody wants, as far as it has come."""
+        """Take the preface, or data to pass over, as far as it has come."""
         count = min(self._skip, len(self._buffer) - self._at)
         self._at += count
         self._skip -= count
@@ -303,7 +303,7 @@ class Http2Server:
         if flags & framing.PADDED:
             if not payload or payload[0] >= size:
                 raise Http2Error(framing.PROTOCOL_ERROR, "more padding than data")
-            # Padding moves nothing, and nobody takes it.
+            # Padding moves nothing, and no call takes it.
             self.allow(stream, payload[0] + 1)
             payload = payload[1 : size - payload[0]]
         stream.has_ended = bool(flags & framing.END_STREAM)

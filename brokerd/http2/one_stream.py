@@ -58,9 +58,9 @@ from brokerd.http2.framing import (
 
 #: Largest DATA frame that is accepted.  Its bytes are passed on as they come, so it costs nothing.
 FRAME_BYTES_MAX = 1 << 20
-#: A piece that is so large is not copied to stand in one frame with what is sent before it.
+#: A piece of this size or more is not copied to stand in one frame with what is sent before it.
 APART_BYTES_MIN = 32 * 1024
-#: Every other frame is read whole before it is looked at, whoever sends it: little is kept of a
+#: Every other frame, from any sender, is read whole before it is looked at: little is kept of a
 #: stranger.
 WHOLE_FRAME_BYTES_MAX = 1 << 13
 #: A request has a dozen short headers.  Bounds the encoded block with its continuations

@@ -203,8 +203,8 @@ class Counters:
     ) -> None:
         """Count a run of client publishes that share one route.
 
-        totals: of the client's protocol; AMQP by default.  replies: so many of the route's targets
-        are channels that await a reply (R-DRT-3), and no queue counts what they get.
+        totals: of the client's protocol; AMQP by default.  replies: how many of the route's targets
+        are channels that await a reply (R-DRT-3); no queue counts what they get.
         """
         count = len(contents)
         copies = len(result.queues) - replies
@@ -374,7 +374,7 @@ class Counters:
     ) -> None:
         """A client was unblocked, or has ended (event `throttle`), after so long.
 
-        Nothing is told before: the job's episodes are told of when they have ended, too.
+        Nothing is reported before: the job, too, reports an episode when it has ended.
         """
         self.blocked(vhost, user, blocked_ms)
         self._event(

@@ -1,11 +1,10 @@
 """Messages that were given up for their delivery limit: which kind of message, handed out how often
 (design/telemetry.md §6.6, event `redel`).
 
-Told where a letter is made of such a message, or where it is dropped since there is nowhere to send
-one; never on the way of a delivery.  A fingerprint stands
-for messages that look alike: routing key, names of headers, and what else the publisher says of
-them, never a body nor the value of a header.  Bounded by queue and minute.  Pure; used by the
-counters.
+Counted where a letter is made of such a message, or where it is dropped since there is nowhere to
+send one; never on the way of a delivery.  A fingerprint stands for messages that look alike:
+routing key, names of headers, and what else the publisher says of them, never a body nor the value
+of a header.  Bounded by queue and minute.  Pure; used by the counters.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class PoisonRows:
         return LOOKS_A_MINUTE - self._looks.get((vhost, queue), 0)
 
     def unseen(self, vhost: str, queue: str, tries: int, count: int, ended: str) -> None:
-        """Count messages that nobody looked at."""
+        """Count messages that were not looked at."""
         self._add((vhost, queue, "", ended), tries, count)
 
     def _add(self, key: tuple[str, str, str, str], tries: int, count: int) -> None:

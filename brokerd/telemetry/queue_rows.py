@@ -202,8 +202,8 @@ class QueueRows:
         """Return what was counted since the last row of this member's term as leader, without
         counters that stand still.
 
-        A term that is new here means that others may have led in between: what they told is not
-        told again.  A queue that was born since this member started is told from its birth on.
+        A term that is new here means that others may have led in between: what they reported is
+        not reported again.  A queue born since this member started is reported from its birth on.
         """
         seen = self._seen.get(uid)
         now = tuple([counters[name] for name in queue_state.COUNTERS])

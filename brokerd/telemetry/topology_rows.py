@@ -1,8 +1,8 @@
 """Rows of what is declared: policies and what they hold for, exchanges and what leads from them
 (design/telemetry.md §6.5, kinds `policy` and `topo`).
 
-Written by the member that leads the catalog.  Every row is told once in each hour, and again when
-it says something else than before; what is gone says so.  Some in each interval: what is declared
+Written by the member that leads the catalog.  Every row is written once an hour, and again when it
+says something else than before; what is gone says so.  Some in each interval: what is declared
 must not take the place of what happens.  Pure; the server says when to look.
 """
 
@@ -20,7 +20,7 @@ Row: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str, str, str]
 
 HOUR_US = 3_600_000_000
-#: Rows of an hour; policies go first, and exchanges beyond are not told of in it.
+#: Rows of an hour; policies go first, and exchanges beyond are left out of it.
 ROWS_HOUR_MAX = 20_000
 #: Rows of an interval; the others wait for the next one.  All of them at once would fill the buffer
 #: of segments.py, which then drops the rows of queues.

@@ -336,8 +336,8 @@ def check_queue_arguments(
 ) -> Refused | None:
     """Return the refusal of the first argument that is wrong for the type (R-Q-5, R-Q-6).
 
-    Wrong values are told before arguments that only another type knows.  foreign: of those, what no
-    type here knows.  takes_idle: values without effect (`IDLE`) are taken.
+    Wrong values are reported before arguments that only another type knows.  foreign: of those,
+    what no type here knows.  takes_idle: values without effect (`IDLE`) are taken.
     """
     resource = names.resource("queue", vhost, name)
     known = KNOWN[queue_type]
@@ -389,13 +389,13 @@ def unequal_queue_arguments(
 ) -> Refused | None:
     """Compare the type and all arguments that the queue's own type knows (R-Q-4).
 
-    says_types: types are told as if each queue had the argument.
+    says_types: types are reported as if each queue had the argument.
     RabbitMQ 3.10.8 asks the type of the queue that is there, not all types: an argument that only
     another type knows is not compared.
     """
     for argument in KNOWN[current_type]:
         if argument == "x-queue-type":
-            # R-ERR-6: told as an argument, which a classic queue without it has none of.
+            # R-ERR-6: reported as an argument; a classic queue without it has none.
             if says_types:
                 sides = {argument: received_type}, {argument: current_type}
             else:

@@ -3,7 +3,7 @@
 All randomness (uids, cluster ids) and everything that depends on a node's libraries (whether a
 regular expression compiles) is in the command, so that applying it gives the same on every member.
 
-Pure; for whoever proposes to the catalog group: sessions, the Admin service, the node's start.
+Pure; for all that propose to the catalog group: sessions, the Admin service, the node's start.
 
 Reply to one command: {"code", "amqp", "text", "revision", "object"}; to a batch: {"results": […]}.
 code: OK UNCHANGED NOT_FOUND PRECONDITION IMMUTABLE REFUSED.  amqp: the reply code that an AMQP

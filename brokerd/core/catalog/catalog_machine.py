@@ -69,8 +69,8 @@ class CatalogMachine:
         on_restored: Callable[[], None] | None = None,
         on_restoring: Callable[[], None] | None = None,
     ) -> None:
-        """on_restored is told when a snapshot has replaced the state: there are no effects of what
-        changed.  on_restoring: before that.
+        """on_restored is called when a snapshot has replaced the state: there are no effects of
+        what changed.  on_restoring: before that.
         """
         profile = profile or profiles.profile()
         # The only switch that the state itself depends on; commands have the same outcome under
@@ -231,7 +231,7 @@ class CatalogMachine:
         if not operation.get("dry_run"):
             changes.add(record, cause)
         if kind == "binding" and not operation.get("precondition") and cause.startswith("amqp:"):
-            # Nobody reads it there, and it would be most of the cost of a bind.
+            # A session does not read the record, and it would be most of the cost of a bind.
             return catalog_checks.reply(OK)
         return catalog_checks.reply(OK, record=record)
 

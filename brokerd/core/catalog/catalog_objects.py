@@ -194,7 +194,7 @@ class Exchange(Record):
 
 def kept_names(names: Iterable[str]) -> list[str]:
     """Return names of nodes that a queue is to keep: one list for all queues that have the same,
-    which nobody changes.
+    which is never changed.
     """
     return _list_of(tuple(names))
 
@@ -205,7 +205,7 @@ def _list_of(names: tuple[str, ...]) -> list[str]:
 
 
 def kept_json(value: Json) -> Json:
-    """Return what a queue is to keep, one for all that have the same, which nobody changes."""
+    """Return what a queue is to keep, one for all that have the same, which is never changed."""
     # As text, since 1 and true are equal and not the same.
     return _dict_of(json.dumps(value))
 

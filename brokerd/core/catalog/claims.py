@@ -1,7 +1,7 @@
 """What the claims of a token say: for whom it is, for how long, and who somebody is by it.
 
-The signature has been verified by whoever calls (server/access/tokens.py); claims are still input
-from outside and may be of any JSON type.  Words and order are those of RabbitMQ's OAuth 2 plugin
+The caller (server/access/tokens.py) has verified the signature; claims are still input from outside
+and may be of any JSON type.  Words and order are those of RabbitMQ's OAuth 2 plugin
 (rabbit_auth_backend_oauth2.erl of its main branch).
 
 Pure.  Refusals are values: which of login_records.REASONS it is.

@@ -417,7 +417,7 @@ def unbind(
     name = names.binding_name(source, destination_kind, destination, routing_key, binding_arguments)
     present = view.get("binding", vhost, name)
     if present is None:
-        # Whoever asks, and whoever owns the queue: there is nothing to refuse.
+        # Nothing to refuse, whichever connection asks and whichever owns the queue.
         return Exists(None)
     target = _target(view, destination_kind, vhost, destination)
     if isinstance(target, Queue):

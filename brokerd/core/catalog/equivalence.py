@@ -37,7 +37,7 @@ def check_queue(
 ) -> Refused | None:
     """Return the refusal of a redeclaration (R-Q-4, R-ERR-4 to -6); owner: of an exclusive one.
 
-    says_types: another type is told as RabbitMQ 4.3 does, for which each queue has the argument.
+    says_types: another type is reported as by RabbitMQ 4.3, where each queue has the argument.
     """
     resource = names.resource("queue", queue.vhost, queue.name)
     if queue.exclusive_owner != owner:

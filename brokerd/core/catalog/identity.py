@@ -1,8 +1,8 @@
 """Who somebody is once the login is over, and the rights that follow from it.
 
 Two kinds: a user of the catalog, whose rights, limits and tags are looked up by name and may change
-at any time; and whoever a token speaks of, who need be no user: name, tags and rights are those of
-the token, as long as that is good.  Limits on connections and channels go by name in both cases
+at any time; and the subject of a token, who need be no user: name, tags and rights are those of the
+token, as long as that is good.  Limits on connections and channels go by name in both cases
 (R-CON-12).
 
 Pure.  Made in server/access, carried by connections and calls.

@@ -110,7 +110,7 @@ class Access:
 
 
 class Unlimited(Access):
-    """All rights in one vhost: the broker's own, when it works for whoever configured it."""
+    """All rights in one vhost: the broker's own, for work that its configuration asks for."""
 
     __slots__ = ()
 

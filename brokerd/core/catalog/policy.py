@@ -275,8 +275,8 @@ def effective_exchange(view: CatalogState, exchange: Exchange) -> ExchangeOption
 def _delivery_limit(values: Json, profile: Profile) -> tuple[int | None, str, bool]:
     """Return the limit, what counts against it, and whether it is the default (R-DL-1, R-DL-2).
 
-    Against a limit that somebody set every return counts, where the profile says so; against the
-    default only failures do: a message that nobody set a limit for is not dropped because its
+    Against a configured limit every return counts, where the profile says so; against the
+    default only failures do: without a configured limit no message is dropped because its
     consumers give it back.
     """
     mode = profile.quorum_delivery_count_mode

@@ -151,7 +151,7 @@ QUEUE_SETTINGS = QUEUE_KEYS
 EXCHANGE_SETTINGS = EXCHANGE_KEYS
 
 
-#: Of keys that mean nothing, so many are named.
+#: Keys without a meaning that one text names at most.
 KEYS_SAID_MAX = 10
 
 

@@ -1,7 +1,7 @@
 """Which nodes are to hold a queue, beside those that do (R-QQ-23).
 
-The record of a queue says where it is going, so that whoever leads its group goes on where the last
-leader stopped.  Pure; part of the catalog's records, changed by `catalog_machine.py` only.
+The record of a queue says where it is going, so that the next leader of its group goes on where the
+last one stopped.  Pure; part of the catalog's records, changed by `catalog_machine.py` only.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Membership:
     #: empty and waits for its leader; the revision tells its lives apart, since a log that was
     #: removed is never written again.
     joined: Mapping[str, int] = field(default_factory=lambda: NOBODY)
-    #: The members are those of the creation: whoever has no log yet may begin with them.  Once a
+    #: The members are those of the creation: one that has no log yet may begin with them.  Once a
     #: change is wanted, two of the first members that lost their disks could be the majority of a
     #: group that is none any more.
     is_founding: bool = True
     #: Nodes that were taken out by hand: a target size does not bring them back.
     excluded: tuple[str, ...] = ()
     #: Members that leave only to come back with a new log: wanted again once they are out, whatever
-    #: becomes of whoever asked for it.
+    #: becomes of the client that asked for it.
     returning: tuple[str, ...] = ()
     #: The catalog's revision that made the queue; 0: a release made it that did not write it down.
     created: int = 0
@@ -155,7 +155,7 @@ def without_node(membership: Membership, node: str) -> None:
 
 
 def not_wanted(membership: Membership, members: Sequence[str], node: str) -> None:
-    """A node has left the cluster: nobody can bring about that it gets a replica."""
+    """A node has left the cluster: it can get no replica any more."""
     wanted = membership.wanted
     if wanted is not None and node not in members:
         wanted = [name for name in wanted if name != node]

@@ -35,8 +35,8 @@ KINDS = frozenset(
 #: Not applied: what the sender sent before has not arrived.  It sends both again.
 EARLY = b'{"early":true}'
 
-#: Not applied: of a life of the sender that is over.  Nobody should be there to read it; a member
-#: that lost its disk and whose clock goes behind would, and must not wait in silence.
+#: Not applied: of a life of the sender that is over.  As a rule no process is left to read it; a
+#: member that lost its disk and whose clock is behind does, and must not wait in silence.
 OUTLIVED = b'{"refused":400,"text":"the member has sent from a later life"}'
 
 #: Members that a queue remembers; above it the one that came first is forgotten.

@@ -83,12 +83,12 @@ class Consumer:
         return self.held.count + max(0, self.capacity())
 
     def grant(self, credit: int | None) -> None:
-        """Let it have so many more; None: there is no credit to count."""
+        """Add to its credit; None: there is no credit to count."""
         if credit is not None:
             self.credit = min((self.credit or 0) + credit, CREDIT_MAX)
 
     def withdraw(self) -> int:
-        """Let it have no more than it has; return the credit that was left."""
+        """Take its credit away; return how much was left."""
         left = self.credit or 0
         self.credit = 0
         return left
@@ -97,9 +97,9 @@ class Consumer:
 class Consumers:
     """All consumers of one queue.
 
-    Invariants: `registered` counts the registered ones; whoever can take a message stands in the
+    Invariants: `registered` counts the registered ones; each that can take a message stands in the
     service queue of its priority (others may stand there too and are passed over); `active` is
-    None unless single active consumer is on and someone is registered and reachable.
+    None unless single active consumer is on and one is registered and reachable.
     """
 
     __slots__ = (
@@ -265,9 +265,9 @@ class Consumers:
             consumer.queued = False
 
     def service_queue(self) -> deque[Consumer] | None:
-        """Return the service queue of the highest priority in which someone may take messages.
+        """Return the service queue of the highest priority in which a consumer may take messages.
 
-        The first in it may; those behind may not have been asked for a while.  Whoever is taken
+        The first in it may; those behind may not have been asked for a while.  One that is taken
         out must have `queued` cleared, and comes back by `offer`.
         """
         queues = self._queues

@@ -105,8 +105,8 @@ class DeadLetters:
     def settle(self, ranges: list[Range]) -> list[Span]:
         """All targets confirmed these: remove and return them.
 
-        Letters that no worker of this term holds are settled too: a confirmed target is a
-        confirmed target, whoever learned of it.
+        Letters that no worker of this term holds are settled too: a confirmation counts,
+        whichever worker received it.
         """
         settled: list[DeadSpan] = []
         for low, high in ranges:

@@ -1,8 +1,8 @@
 """The history of a dead-lettered message: x-death entries, dead-letter keys, cycles.
 
 Pure functions on `annotations.Death` records.  Headers as clients see them are rendered by the
-server (R-DLX-22, R-DLX-25); routing to the dead letter exchange is the router's.  Used by whoever
-publishes dead letters: the at-most-once path and the at-least-once worker.
+server (R-DLX-22, R-DLX-25); routing to the dead letter exchange is the router's.  Used by both
+publishers of dead letters: the at-most-once path and the at-least-once worker.
 """
 
 from __future__ import annotations

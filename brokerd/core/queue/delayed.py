@@ -1,7 +1,7 @@
 """Returned messages that wait a while before they are ready again (delayed retry, R-QQ-24).
 
-Not ready, in nobody's hands, and counted against the length limits (R-LEN-8).  How long each waits
-is the queue machine's business; only it uses this.
+Not ready, held by no consumer, and counted against the length limits (R-LEN-8).  How long each
+waits is the queue machine's business; only it uses this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command that brings messages into a queue, and its answer, as bytes.
 
 Packed: one command per batch, of one publishing channel or, joined, of several of one member.
-`EnqueueHead` is what the queue machine reads of it, `EnqueueView` what whoever delivers reads.
+`EnqueueHead` is what the queue machine reads of it, `EnqueueView` what deliveries are made of.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Node:
     incarnation: int = 0
     channel: int = 0
     leads: bool = False
-    #: Of a channel that ended, by consumer tag: what its client was sent; None: nobody knows.
+    #: Of a channel that ended, by consumer tag: what its client was sent; None: not known.
     written: dict[str, list[Range]] | None = None
 
 

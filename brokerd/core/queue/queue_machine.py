@@ -296,7 +296,7 @@ class QueueMachine(QueueState):
         lease_end_ms = self._lease_end_ms()
         if lease_end_ms is not None and lease_end_ms <= self.clock_ms:
             self._end("expired")
-        # R-AE-15: whoever stands there could have a message now.
+        # R-AE-15: a consumer that stands there could have a message now.
         return _json({"ok": True, "takers": self.consumers.service_queue() is not None})
 
     def look(self, command: bytes, now_ms: int) -> bytes | None:
@@ -474,7 +474,7 @@ class QueueMachine(QueueState):
     def _consumers_died(self, gone: list[Consumer]) -> None:
         """Their channel or process ended: messages return at once and count (R-DL-2)."""
         for consumer in gone:
-            # Not yet known to be the last: the returned messages go to whoever remains.
+            # Not yet known to be the last: the returned messages go to those that remain.
             self._put_back(self._take_all(consumer), counts=True)
         self._unregister(gone)
 
@@ -580,7 +580,7 @@ class QueueMachine(QueueState):
         """Take over what several channels have sent together: all of it, or none.
 
         A copy finds all shares taken over.  Where it finds some of them only, a channel has ended
-        since, so that nobody waits any more, or the queue has lost what it knew: a gap for all.
+        since, so that no client waits any more, or the queue has lost what it knew: a gap for all.
         """
         head = command.head
         channels = self.enqueuers.known(head.node, head.incarnation)

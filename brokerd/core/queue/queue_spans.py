@@ -127,8 +127,8 @@ class Span:
         #: How often it came back after having been handed out (R-DL-2).
         self.acquired_count = acquired_count
         self.delivery_count = delivery_count
-        #: When a consumer got them, rounded up (R-QQ-22); 0: nobody has them, or for as long as
-        #: they like.
+        #: When a consumer got them, rounded up (R-QQ-22); 0: no consumer has them, or for
+        #: as long as it likes.
         self.taken_ms = taken_ms
 
     def part(self, first: int, end: int) -> Span:

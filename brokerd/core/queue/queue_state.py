@@ -80,7 +80,7 @@ class QueueState:
         self.last_used_ms: int | None = None
         #: Unreachable nodes: since when, and None once their messages have been returned.
         self.suspected: dict[str, int | None] = {}
-        #: No consumer's time is over before this; None: nobody holds anything that could time out.
+        #: No consumer's time is over before this; None: none holds anything that could time out.
         self.timeout_check_ms: int | None = None
         #: A quorum queue over its reject-publish limit, until it is well below (R-LEN-7).
         self.refusing = False
@@ -245,7 +245,7 @@ class QueueState:
             self._watch_limit()
 
     def _deliver(self) -> None:
-        """Hand ready messages to whoever may take them (R-CS-4).
+        """Hand ready messages to the consumers that may take them (R-CS-4).
 
         A round gives each consumer of the highest priority an equal share, so that a batch is
         spread as evenly as single messages would be, in runs.
@@ -434,7 +434,7 @@ class QueueState:
     ) -> None:
         """A channel has ended: what its consumers hold besides `written`, by tag, returns.
 
-        None: nobody knows what their client was sent, so all of it counts as that.
+        None: what their client was sent is not known, so all of it counts as sent.
         """
         if written is None:
             return

@@ -254,7 +254,7 @@ class Store:
         return count
 
     def forget(self) -> None:
-        """Remove everything, whoever holds it: the queue has ended."""
+        """Remove everything, also what consumers hold: the queue has ended."""
         self.purge()
         self.entries.clear()
         self._live = RangeSet()

@@ -34,7 +34,7 @@ FIGURES = (
 )
 #: Of a limit that is not set, and of a time that there is not.
 UNKNOWN = -1
-#: A limit that is larger, which no message reaches, is told as this.
+#: Stands for any larger limit, which no message reaches.
 NUMBER_MAX = 2**63 - 1
 
 _NUMBERS = struct.Struct(f"{len(FIGURES)}q")

@@ -1,4 +1,4 @@
-"""Ready messages in the order in which they came, at a few bytes each where nobody looks.
+"""Ready messages in order of arrival, at a few bytes each between the two ends of a queue.
 
 A span and its entry cost about 300 bytes, which only those near the two ends of a FIFO need to
 be.  In between, stretches of entries that are ready as a whole, never handed out and with messages

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from brokerd.core.filters.ports import MessageView
 from brokerd.core.triage.histories import History, Source, history_of, was_sent_back
 
-#: Groups that are told apart, each of some kilobytes at most; the rest is counted together.
+#: Groups that are kept apart, each of some kilobytes at most; the rest is counted together.
 GROUPS_MAX = 1000
 #: Bytes of a fingerprint: 12 digits to type, and 1,000 groups meet by chance once in 10^9 times.
 FINGERPRINT_BYTES = 6

@@ -502,7 +502,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
         if not self._opened.done():
             self._opened.set_exception(error)
-            # Whoever opens may have given up already; then nobody asks.
+            # The opener may have given up already, and does not ask then.
             self._opened.exception()
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
@@ -532,11 +532,10 @@ def _config(address: Address, vhost: str, name: str) -> ConnectionConfig:
 
 
 async def _connected(address: Address) -> socket.socket:
-    """Return a socket with whom answers of the name's addresses, in their order; OSError if nobody
-    does.
+    """Return a socket to the first of the name's addresses that answers; OSError if none does.
 
-    One that a cut swallows what is sent to is left in time for the others, and for another try: the
-    system would ask it again after 1, 3, 7, 15 s, however soon it is back.
+    One behind a cut is left in time for the others, and for another try: the system would ask it
+    again after 1, 3, 7, 15 s, however soon it is back.
     """
     loop = asyncio.get_running_loop()
     fault: OSError = OSError(errno.EADDRNOTAVAIL, f"{address.host} has no address")

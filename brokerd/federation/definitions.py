@@ -16,7 +16,7 @@ from brokerd.federation.upstream import SEALED, Choice
 
 UPSTREAM = "federation-upstream"
 UPSTREAM_SET = "federation-upstream-set"
-#: Stands for a URI that nobody can or need read here.
+#: Stands for a URI that cannot and need not be read here.
 _ANY_URI = "amqp://"
 
 #: Upstreams and sets of a vhost by name.
@@ -89,8 +89,8 @@ def new_queues(
 ) -> list[NewQueue]:
     """Return the links that would use another upstream queue.  choices: of each federated exchange.
 
-    A link that comes or goes is none of them: whoever takes an upstream out of a set, or deletes
-    it, means that.
+    A link that comes or goes is none of them: that is what taking an upstream out of a set, or
+    deleting it, is for.
     """
     found = []
     for exchange, choice in choices:

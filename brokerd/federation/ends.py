@@ -51,7 +51,7 @@ class Session:
     peer: Peer
     #: The link consumes on this one.
     channel: Channel
-    #: Opens one more connection to the same peer; whoever calls it closes it.
+    #: Opens one more connection to the same peer; the caller closes it.
     connect: Callable[[], Awaitable[Connection]]
     #: The end of this channel shall end the session.
     watch: Callable[[Channel], None]
@@ -66,7 +66,7 @@ class Intake:
     arguments: Table = field(default_factory=dict)
     #: In the queue when it was declared; for links that end when they have moved those.
     messages: int = 0
-    #: Nobody else may consume from it.
+    #: Only the link may consume from it.
     exclusive: bool = False
 
 

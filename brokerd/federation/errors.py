@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Of a key that nobody knows, in a text.
+#: Characters of an unknown key that a text shows.
 KEY_CHARACTERS_MAX = 64
 
 

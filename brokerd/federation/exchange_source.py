@@ -68,7 +68,7 @@ class ExchangeSource:
         if old is not None:
             await upstream_side.delete_internal(commands, names.internal(old))
         self._next_check = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
-        # Exclusive: whoever else consumed from it would take messages away (R-FED-8).
+        # Exclusive: another consumer would take messages away (R-FED-8).
         return Intake(names.queue, CONSUMER_TAG, exclusive=True)
 
     async def _finish_switch(self, peer: Peer) -> str:

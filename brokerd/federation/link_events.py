@@ -1,4 +1,4 @@
-"""What the machine of a link is told (events) and what it asks for (actions).
+"""What the machine of a link receives (events) and what it asks for (actions).
 
 PURE.  `link_state.py` takes the ones and returns the others; `link.py` makes and executes them.
 """

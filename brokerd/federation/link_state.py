@@ -63,12 +63,12 @@ NACK_DELAY_MS_MAX = 5_000
 #: Until a message that found no queue is published once more; twice as long after each try in vain.
 ROUTE_DELAY_MS = 500
 ROUTE_DELAY_MS_MAX = 30_000
-#: Messages that are given up are told of so often at most.
+#: Shortest time between two reports of messages that are given up.
 DROPPED_INTERVAL_MS = 60_000
-#: A consumer whose messages nobody here wants stays so long with its messages unread.  Demand comes
-#: and goes many times a second while consumers here take what has come; to cancel and to consume
-#: anew each time costs two brokers a round trip, and RabbitMQ 3.10.8 a channel that crashes when
-#: the queue is a quorum queue.
+#: How long a consumer stays, its messages unread, while none are wanted here.  Demand comes and
+#: goes many times a second while consumers here take what has come; to cancel and to consume anew
+#: each time costs two brokers a round trip, and RabbitMQ 3.10.8 a channel that crashes when the
+#: queue is a quorum queue.
 LINGER_MS = 100
 ERROR_CHARACTERS_MAX = 512
 
@@ -126,7 +126,7 @@ class Definition(Protocol):
 
     @property
     def cleans_up(self) -> bool:
-        """Say whether the source is told when the configuration goes."""
+        """Say whether the source is notified when the configuration goes."""
         ...
 
 
@@ -162,7 +162,7 @@ class FederationLink:
         *,
         drops_unroutable: bool = False,
     ) -> None:
-        """ends_after: so many messages are moved, QUEUE_LENGTH for what a session finds in the
+        """ends_after: how many messages are moved, QUEUE_LENGTH for what a session finds in the
         queue; None: the link does not end by itself.
         drops_unroutable: what comes back from the destination is given up.
         """
@@ -407,7 +407,7 @@ class FederationLink:
         return actions + [Requeue(event.tag + place, 0) for place in range(taken, count)]
 
     def _take(self, event: Delivered, count: int) -> list[Action]:
-        """Pass the first so many messages on."""
+        """Pass the first `count` messages on."""
         try:
             table = properties.headers(event.header)
             passed = self.passage.forward(event, table)

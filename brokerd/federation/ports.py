@@ -93,14 +93,14 @@ class Publisher(Protocol):
 
 
 class DemandWatch(Protocol):
-    """Looks at a queue until it is closed, and tells changes of demand."""
+    """Looks at a queue until it is closed, and reports changes of demand."""
 
     def check(self) -> None:
         """Look now; now and then it looks by itself."""
         ...
 
     def close(self) -> None:
-        """End; nothing is told any more."""
+        """End; no change is reported any more."""
         ...
 
 
@@ -193,8 +193,8 @@ class Topology(Host, Protocol):
         ...
 
     def refusal(self, kind: str, vhost: str, name: str) -> str:
-        """Return why nobody may publish to a "queue" or an "exchange" of this name: there is none,
-        or it is internal; "" if they may.
+        """Return why a link may not publish to a "queue" or an "exchange" of this name: there is
+        none, or it is internal; "" if it may.
         """
         ...
 

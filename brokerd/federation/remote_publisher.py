@@ -137,7 +137,7 @@ class RemotePublisher:
         if not multiple:
             self._decide(sequence, is_taken)
             return
-        # 0 stands for all (AMQP 0-9-1 basic.ack.delivery-tag); nobody can confirm the future.
+        # 0 stands for all (AMQP 0-9-1 basic.ack.delivery-tag); what was not sent is not confirmed.
         last = min(sequence or self._sequence, self._sequence)
         for answered in range(self._oldest, last + 1):
             self._decide(answered, is_taken)

@@ -277,7 +277,7 @@ class _PublisherHere:
 
 
 def _refusal(topology: Topology, vhost: str, to: End) -> str:
-    """Return why nobody may publish to a destination, "" if they may."""
+    """Return why a shovel may not publish to a destination, "" if it may."""
     if to.queue is not None:
         return topology.refusal("queue", vhost, to.queue)
     return topology.refusal("exchange", vhost, to.exchange or "")

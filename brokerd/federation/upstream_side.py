@@ -95,13 +95,13 @@ class Backlog:
     """How many messages wait in a link's upstream queue, those under way not counted."""
 
     def __init__(self) -> None:
-        #: None: nobody has answered yet.
+        #: None: no answer has come yet.
         self.count: int | None = None
         self._answered_at = 0.0
         self._next_look = 0.0
 
     def figures(self) -> dict[str, Any]:
-        """Return the figure of the link's row and how old it is; None while nobody has answered."""
+        """Return the figure of the link's row and how old it is; None before the first answer."""
         if self.count is None:
             return {"backlog": None}
         age_s = asyncio.get_running_loop().time() - self._answered_at
@@ -110,7 +110,7 @@ class Backlog:
     def look(self, channel: Channel, queue: str) -> float:
         """Ask, if it is time to; return in how many seconds it is time again.
 
-        The answer is not waited for: while the link's reading is held nobody reads it.
+        The answer is not waited for: while the link's reading is held it is not read.
         """
         now = asyncio.get_running_loop().time()
         if now >= self._next_look:
@@ -120,7 +120,7 @@ class Backlog:
         return self._next_look - now
 
     def _answered(self, future: asyncio.Future[methods.Method]) -> None:
-        # A channel that ends tells nobody.
+        # A channel that ends brings no answer.
         if not future.cancelled() and future.exception() is None:
             answer = future.result()
             assert isinstance(answer, methods.QueueDeclareOk)
@@ -135,7 +135,7 @@ async def _look(channel: Channel, queue: str) -> methods.QueueDeclareOk:
 
 
 async def _is_free(channel: Channel, queue: str) -> bool:
-    """Tell whether nobody consumes from the queue.  A link of ours that has just ended, here or on
+    """Tell whether the queue has no consumer.  A link of ours that has just ended, here or on
     another member, gets a moment to be gone.
     """
     for _ in range(LOOKS_MAX):

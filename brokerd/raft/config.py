@@ -29,11 +29,12 @@ class RaftConfig:
     #: (§3.4).
     election_ticks_max: int = 20
 
-    #: When the leader's process is known to have ended (NodeGone), a follower waits up to so many
-    #: ticks instead: long enough that the others know it too, and do not stand at the same moment.
+    #: Ticks that a follower waits at most instead, when the leader's process is known to have ended
+    #: (NodeGone): long enough that the others know it too, and do not stand at the same
+    #: moment.
     gone_leader_ticks_max: int = 4
 
-    #: A leader sends heartbeats every so many ticks, to members that got nothing else. A fifth of
+    #: Ticks between a leader's heartbeats, sent to members that got nothing else. A fifth of
     #: the shortest election time-out, so that several may be lost.
     heartbeat_ticks: int = 2
 
@@ -48,18 +49,17 @@ class RaftConfig:
     #: member's backlog per group to 16 MiB.
     inflight_max: int = 64
 
-    #: A snapshot is saved when so many entries were applied since the last one ...
+    #: Entries applied since the last snapshot with which the next one is saved ...
     snapshot_entries: int = 4096
-    #: ... or so many bytes of commands, whichever comes first: it bounds replay after a restart.
+    #: ... or bytes of commands, whichever comes first: it bounds replay after a restart.
     snapshot_bytes: int = 64 * 1024 * 1024
     #: ... but a state that is larger than this waits until the log has grown by the rest of it.
     #: The state of a deep queue has 40 bytes per entry; written again after every 4,096 entries it
     #: would make each publish dearer the deeper the queue is.
     snapshot_state_bytes: int = 1024 * 1024
 
-    #: A follower that got a snapshot and said nothing for so many ticks gets it again. Installing
-    #: a large one takes time, so this is generous; a broken stream (PeerUnreachable) retries at
-    #: once.
+    #: Ticks of silence after which a follower that got a snapshot gets it again. Installing a large
+    #: one takes time, so this is generous; a broken stream (PeerUnreachable) retries at once.
     snapshot_resend_ticks: int = 300
 
     #: Commands proposed and not yet applied, in bytes. Beyond it proposals are refused with
@@ -73,15 +73,15 @@ class RaftConfig:
     #: of properties around it.
     command_bytes_max: int = 129 * 1024 * 1024
 
-    #: Committed entries are applied in steps of about so many bytes, so that a long replay does not
+    #: Bytes of committed entries that one step applies, roughly, so that a long replay does not
     #: hold the whole log in memory.
     apply_bytes_max: int = 4 * 1024 * 1024
 
-    #: A follower applies with its next tick, or when so many committed entries wait for it ...
+    #: Committed entries with which a follower does not wait for its next tick to apply them ...
     #: One by one they cost twice as much, and they would be in the way of what the leader waits
     #: for.
     apply_entries_min: int = 32
-    #: ... or so many bytes of them: large entries gain nothing by waiting.
+    #: ... or bytes of them: large entries gain nothing by waiting.
     apply_bytes_min: int = 64 * 1024
 
     #: Newest terms whose beginnings a snapshot names.  A term takes an election, so these reach

@@ -33,7 +33,7 @@ class Following:
             node.is_leader_suspect = False
             return True
         if node.leader is not None:
-            # Two leaders in one term cannot be (Raft thesis §3.2); whoever says so is not believed.
+            # Two leaders in one term cannot be (Raft thesis §3.2); the sender is not believed.
             node.ignore()
             return False
         node.become_follower(node.term, message.sender)

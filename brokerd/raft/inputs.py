@@ -1,6 +1,6 @@
-"""What a Replica is told: its inputs, plain data.
+"""Inputs of a Replica: plain data.
 
-For replica.py, which handles them, and for whoever drives one; import them from replica.py.
+For replica.py, which handles them, and for its drivers; import them from replica.py.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class DeadlineReached:
 class Propose:
     """Commands, in order, each with a token that comes back in exactly one Reply.
 
-    is_lazy: nobody minds if whom it takes no majority with gets them late (replication.py), or,
-    where the machine allows it, if they are lost though they were answered (Machine.may_lose_last).
+    is_lazy: members beyond a majority may get them late (replication.py), or, where the machine
+    allows it, they may be lost though they were answered (Machine.may_lose_last).
     """
 
     now_ms: int

@@ -18,7 +18,7 @@ def apply_all(log: LogStorage, machine: Machine) -> None:
     """Have a new machine see all of a log: the snapshot, and every entry behind it.
 
     Right for a group of one member only, where all that its disk holds is committed.  As much work
-    as the start of its replica; effects are nobody's business.
+    as the start of its replica; effects are ignored.
     """
     snapshot = log.snapshot_state()
     if snapshot is not None:

@@ -18,7 +18,7 @@ class Meta:
 
 
 class Outcome(Protocol):
-    """What applying a command brought: an answer for whoever asked, and effects to be realised.
+    """What applying a command brought: an answer for the caller, and effects to be realised.
 
     A protocol, so that core needs nothing of this room (it has a dataclass of its own).
     """

@@ -80,7 +80,7 @@ class Contradiction:
     leader_term: int
 
 
-#: Of so many different configurations those that come again are kept once.
+#: Different configurations of which one object each is kept.
 CONFIGURATIONS_KEPT = 4_096
 
 

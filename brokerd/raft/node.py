@@ -231,7 +231,7 @@ class RaftNode(NodeState):
             self.election_elapsed = 0
 
     def node_gone(self, node: NodeId) -> None:
-        """A node's process has ended: whoever it led elects soon, after a short random wait."""
+        """A node's process has ended: its followers elect soon, after a short random wait."""
         if self.role is Role.FOLLOWER and node == self.leader:
             self.become_follower(self.term, None)
             self.hasten_campaign()

@@ -68,9 +68,9 @@ class NodeState:
     ) -> None:
         self.id = node
         #: Followers hear at once what is committed, and apply it at once: each member has effects
-        #: of its own (the catalog).  Elsewhere nobody waits for a follower's machine, only for its
-        #: disk: what is committed is told with the next entries or the tick, and applied with the
-        #: tick, many entries at a time.
+        #: of its own (the catalog).  Elsewhere no client waits for a follower's machine, only for
+        #: its disk: what is committed is sent with the next entries or the tick, and applied with
+        #: the tick, many entries at a time.
         self.is_prompt = is_prompt
         self.config = config
         self._storage = storage
@@ -185,7 +185,7 @@ class NodeState:
         self._election_timeout = min(self._election_timeout, self.election_elapsed + wait)
 
     def become_follower(self, term: int, leader: NodeId | None) -> None:
-        """Follow `leader` (None: whoever will show up) in `term`."""
+        """Follow `leader` (None: not yet known) in `term`."""
         if term > self.term:
             self.term = term
             self.vote = None

@@ -1,9 +1,9 @@
 """The leader's side of RaftNode: what to send to whom, and what their answers mean.
 
-Most commands go to everybody at once.  Lazy ones (what hands out or settles one message for a
+Most commands go to all members at once.  Lazy ones (what hands out or settles one message for a
 client that waits for it) go to as many followers as make a majority, and to the others by the next
 command that is not lazy, or by `hasten`, many in one message.  A leader without followers counts
-them at once and writes them late, if whoever proposes them says that they may be lost so.
+them at once and writes them late, if their proposer says that they may be lost so.
 
 A Replication belongs to one node and works on its state.
 """
@@ -25,9 +25,9 @@ _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 _SNAPSHOT = ProgressState.SNAPSHOT
 _COMMAND, _LEADER = EntryKind.COMMAND, Role.LEADER
 
-#: So many lazy commands at most wait for the disk of a leader that is alone.
+#: Lazy commands that wait for the disk of a leader that is alone.
 LATE_ENTRIES_MAX = 512
-#: With so many that it was given and has not written, it is waited for: a disk that hangs.
+#: Entries not on that disk yet with which the leader waits for it: a disk that hangs.
 UNWRITTEN_ENTRIES_MAX = 8 * LATE_ENTRIES_MAX
 
 
@@ -62,7 +62,7 @@ class Replication:
         self.is_behind = False
         #: It is to be written now.
         self.is_write_due = False
-        #: Nobody is to join this member's log, alone as it is.
+        #: No node is to join this member's log, alone as it is.
         self.is_lazy_allowed = True
         #: Ticks since the last heartbeats.
         self._heartbeat_elapsed = 0
@@ -499,8 +499,8 @@ class Replication:
     def is_settled(self, down: Collection[NodeId]) -> bool:
         """Whether every member holds and knows everything, and none is suspected.
 
-        Members that are `down` are not waited for where the others are a majority: whoever says so
-        asks again when they are up.
+        Members that are `down` are not waited for where the others are a majority: the caller asks
+        again when they are up.
         """
         log = self._node.log
         last = log.last

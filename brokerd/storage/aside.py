@@ -26,7 +26,8 @@ from brokerd.storage.errors import AsideFailed, CorruptLog, UnknownFormat
 FOLDER = "aside"
 MAGIC = b"BRKDKPT\n"
 FORMAT_VERSION = 1
-#: More files than this are a sign that nobody looks; what comes then stays in the log only.
+#: More files than this are a sign that they are not looked at; what comes then stays in the log
+#: only.
 FILES_MAX = 1_000
 #: Bytes that are read at once.
 READ_BYTES = 1 << 20
@@ -139,7 +140,7 @@ class AsideFiles:
             raise AsideFailed(f"cannot write {path}: {error}") from error
 
     def remove(self, kept: Kept) -> None:
-        """Delete a file that nobody needs any more; AsideFailed if that cannot be."""
+        """Delete a file that is not needed any more; AsideFailed if that cannot be."""
         try:
             for path in (kept.path, kept.path.with_suffix(".state")):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Settings of the write-ahead log; whoever opens one fills this in (brokerd.config does)."""
+"""Settings of the write-ahead log, filled in by the code that opens one (brokerd.config)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Files of the log that nothing refers to any more: deleted one by one, beside the writes.
 
 For segments.py.  The kernel takes 17 to 55 ms to let go of 64 MiB, and a deleted queue with a
-million messages leaves eleven such files at each of its members at once: whoever deleted them
-between two writes would hold up all of them.
+million messages leaves eleven such files at each of its members at once: deleting them between
+two writes would hold up all of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ REST_S = 0.1
 
 
 class DeadFiles:
-    """State: the files and their sizes; who deletes them, while there are some.
+    """State: the files and their sizes; the thread that deletes them, while there are some.
 
-    Invariant: whoever adds a file has given it a name by which the next start knows that it may go.
+    Invariant: each file has a name by which the next start knows that it may go.
     """
 
     def __init__(self, disk: Disk, report: Callable[[str], None], in_background: bool) -> None:

@@ -50,7 +50,7 @@ class Disk:
     """
 
     def __init__(self) -> None:
-        #: Set when nobody waits any more for what is written.
+        #: Set when no caller waits any more for what is written.
         self._is_over = threading.Event()
         self._in_flight = _InFlight()
 
@@ -119,7 +119,7 @@ class Disk:
         return written
 
     def zero(self, descriptor: int, size: int) -> None:
-        """Write so many zeros."""
+        """Write `size` zeros."""
         for offset in range(0, size, len(ZEROS)):
             self.write(descriptor, ZEROS[: min(len(ZEROS), size - offset)], offset)
 
@@ -154,7 +154,7 @@ class Disk:
         return os.fstat(descriptor).st_ino, birth_time_ns(descriptor)
 
     def random_bytes(self, size: int) -> bytes:
-        """Return bytes that nobody else draws."""
+        """Return bytes that no other draw repeats."""
         return os.urandom(size)
 
     def size(self, path: Path) -> int:

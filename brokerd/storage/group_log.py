@@ -39,8 +39,8 @@ NO_ENTRIES: dict[int, Entry] = {}
 READ_AHEAD_BYTES = 1 << 20
 #: Names of entries that are gone which the cache may hold beside as many as it has entries.
 STALE_MAX = 64
-#: The catalog's entries, apart from the others: nobody is served from them but members that are a
-#: little behind, and what each declared queue leaves there would hold on to the memory around it.
+#: The catalog's entries, apart from the others: they serve only members that are a little behind,
+#: and what each declared queue leaves there would hold on to the memory around it.
 CATALOG_CACHE_BYTES = 64 << 10
 
 
@@ -131,7 +131,7 @@ class GroupLog:
         decode: DecodeConfiguration,
     ) -> None:
         self.uid = uid
-        #: Packed while nobody has asked for it since `let_go`.
+        #: Packed while it has not been asked for since `let_go`.
         self._table: EntryTable | bytes = EntryTable()
         self.hard_state = HardState()
         #: Of the snapshot, or what the group was created with.
@@ -350,7 +350,7 @@ class GroupLog:
         return self.table.retain(self.snapshot_index, live)
 
     def let_go(self, *, again: bool = False) -> None:
-        """Nobody reads here for a while: the newest entries leave the memory, the table is made
+        """No reads follow for a while: the newest entries leave the memory, the table is made
         small.  again: if nothing was written since it was.
         """
         if again and self._recent is not NO_ENTRIES:
@@ -395,8 +395,8 @@ class LiveEntries(Collection[Entry]):
     """The live entries of a snapshot, read piece by piece while somebody iterates.
 
     All bodies of a queue together may exceed the memory.  What has been settled and collected
-    since is left out: its settlement stands in the log behind the snapshot, and whoever gets the
-    snapshot applies that before it can lead.
+    since is left out: its settlement stands in the log behind the snapshot, and a member that
+    gets the snapshot applies that before it can lead.
     """
 
     __slots__ = ("_indexes", "_log")

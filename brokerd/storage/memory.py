@@ -20,7 +20,7 @@ from brokerd.raft.messages import (
 )
 
 _COMMAND = EntryKind.COMMAND
-#: Of the entries that are held, one in so many may be dead.
+#: Share of the held entries that may be dead, as its divisor.
 DEAD_SHARE = 8
 
 
@@ -158,7 +158,7 @@ class MemoryLog:
     def empty_dead(self, live: Sequence[tuple[int, int]], applied: int) -> None:
         """Take the data out of entries up to `applied` that are in none of the [low, high) ranges.
 
-        For a log that nobody else follows: what is applied is not read again.  It looks at all
+        For a log that no other member follows: what is applied is not read again.  It looks at all
         entries, so not until one in eight is dead.
         """
         held = len(self._entries) - self._emptied

@@ -4,8 +4,8 @@ A member tells the others the number of its last synced write, and each remember
 (PROMISES records).  A directory that was put back to an earlier state contradicts that: the member
 has forgotten writes that it had acknowledged, though every checksum in it is right.
 
-A log counts its starts (runs).  Whoever remembers write 900 of run 7 learns from the run after it,
-which began with what was readable then, whether those writes were still there.
+A log counts its starts (runs).  A member that remembers write 900 of run 7 learns from the run
+after it, which began with what was readable then, whether those writes were still there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: A log keeps so many of its runs; what others remember of earlier ones cannot be judged.
+#: Runs that a log remembers of itself; what others remember of earlier ones cannot be judged.
 RUNS_MAX = 16
 #: Members that are remembered at most.
 OTHERS_MAX = 256

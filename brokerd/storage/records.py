@@ -39,7 +39,7 @@ LOST = 9  # data = places where records of unknown groups were lost; index 1: ac
 #: An entry of a snapshot that is on its way; flags = number of the staging (staging.py).
 STAGED = 10
 PROMISES = 11  # data = how far this log and others' were synced, see promises.py
-#: Stagings of a group are told apart by a number that begins again after this.
+#: Largest number of a staging of a group; after it the numbers begin again.
 STAGINGS_MAX = 0xFFFF
 #: Records whose data is an entry's.
 ENTRY_KINDS = frozenset((ENTRY, LIVE, STAGED))
@@ -113,8 +113,8 @@ class SegmentHeader:
 class SyncMark:
     """What is known to be synced, apart from the records themselves.
 
-    Behind each sync, before anybody hears of it, one goes to a file of its own (MARK_NAME), which
-    nobody syncs: it survives the process.  One that survives the machine goes to the head of the
+    Behind each sync, before it is reported, one goes to a file of its own (MARK_NAME), which is not
+    synced: it survives the process.  One that survives the machine goes to the head of the
     segment with every MARK_EVERY_BATCHES-th write, and when the log comes to rest.  A segment
     begins with one, so none is never right.
     """

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
-#: Tables that have lost so many are built anew: they never shrink by themselves.
+#: Removals after which a table is built anew: it never shrinks by itself.
 REBUILD_EVERY = 1024
 
 

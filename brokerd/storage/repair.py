@@ -2,8 +2,8 @@
 
 Offline, by an operator's explicit decision only; nothing in the broker calls it.  A damaged member
 gives up its vote until its leader has refilled it.  When no healthy majority is left (one node, or
-the same damage everywhere) nobody can: then somebody must decide that what cannot be read is lost,
-rather than delete the volume and lose everything (rabbitmq-server #4251).
+the same damage everywhere) none can: then the operator must decide that what cannot be read is
+lost, rather than delete the volume and lose everything (rabbitmq-server #4251).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading one segment image: every record, and what is wrong with it.  Pure.
 
 For recovery.py and inspect.py.  The question it must answer right: is an unreadable spot a write
-that was under way at the crash (nobody was told it was done, it may be cut off) or damage to
+that was under way at the crash (it was not acknowledged, it may be cut off) or damage to
 something that had been synced (it must be reported)?  Writes are serial, each starts with a BATCH
 record and is synced before the next starts.  So damage with a later BATCH behind it was synced; and
 so was all that a mark covers (records.SyncMark), of which one stands in another page of the segment
@@ -26,8 +26,8 @@ ROW = 6
 BAD = 1 << 32
 
 PAYLOAD_KINDS = frozenset((records.GROUP, records.HARD_STATE, records.LOST, records.PROMISES))
-#: The mark in the head may be so many writes behind what is readable: it is synced with the write
-#: that follows it, and while that is under way only the one before is known to be synced.
+#: Writes that the mark in the head may be behind what is readable: it is synced with the write that
+#: follows it, and while that is under way only the one before is known to be synced.
 MARK_LAG_BATCHES = records.MARK_EVERY_BATCHES + 2
 
 

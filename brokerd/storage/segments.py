@@ -96,7 +96,7 @@ class SegmentFiles:
         return descriptor
 
     def create(self, bytes_needed: int, batches: int) -> ActiveSegment:
-        """Make the next segment, durable and empty, to go on behind so many writes; OSError."""
+        """Make the next segment, durable and empty, to go on behind `batches` writes; OSError."""
         self._join_preparation()
         size = max(self.config.segment_bytes, bytes_needed)
         segment = self.next_id
@@ -118,7 +118,7 @@ class SegmentFiles:
         return ActiveSegment(header, descriptor, records.SEGMENT_DATA_START, filled)
 
     def mark(self, mark: bytes) -> None:
-        """Write down what was synced last, for whoever comes after this process; OSError."""
+        """Write down what was synced last, for the process after this one; OSError."""
         if self._marks < 0:
             path = self.directory / records.MARK_NAME
             self._marks = self.disk.open(path, create=not path.exists())

@@ -37,8 +37,8 @@ class Staging:
 class StagedEntries(Collection[Entry]):
     """Stands for the live entries of a snapshot that are in the log already.
 
-    Shows none of them: whoever looks at a snapshot's entries to keep or check them has been
-    spared it.  A staging that nobody refers to in this way any more is given up.
+    Shows none of them: code that goes through a snapshot's entries to keep or check them need not
+    do so.  A staging that is no longer referred to in this way is given up.
     """
 
     __slots__ = ("__weakref__", "staging")
@@ -134,7 +134,7 @@ def settle(ledger: Ledger, chunk: StagedChunk) -> None:
 
 
 def give_up(ledger: Ledger, staging: Staging) -> None:
-    """Event loop: nobody will install it."""
+    """Event loop: it will not be installed."""
     if not staging.is_over:
         staging.is_over = True
         ledger.free(staging.table.usage(0, len(staging.table)))

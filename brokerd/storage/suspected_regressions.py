@@ -25,7 +25,7 @@ def begin_run(state: WriterState, disk: Disk) -> None:
 
 
 def random_mark(disk: Disk) -> int:
-    """Return a number that nobody else draws; not 0."""
+    """Return a number that no other draw repeats; not 0."""
     return int.from_bytes(disk.random_bytes(7), "little") + 1
 
 

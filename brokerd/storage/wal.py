@@ -107,7 +107,7 @@ class WriteAheadLog:
         self._installed: deque[tuple[int, int, int]] = deque()
         #: Number of each group's newest staging.
         self._stagings: dict[int, int] = {}
-        #: Snapshot files that nobody reads any more; the writer thread deletes them.
+        #: Snapshot files that are not read any more; the writer thread deletes them.
         self._obsolete: deque[Path] = deque()
 
     # ---- opening --------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class WriteAheadLog:
             staging.settle(self._ledger, chunk)
 
     def give_up(self, staged: Staging) -> None:
-        """Nobody will install what was staged: it is garbage."""
+        """What was staged will not be installed: it is garbage."""
         staging.give_up(self._ledger, staged)
 
     def snapshot_installed(self, uid: int, snapshot: Snapshot, hard_state: HardState) -> None:

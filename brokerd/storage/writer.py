@@ -335,7 +335,7 @@ class LogWriter:
         self.counts.rotations += 1
 
     def fail(self, what: str, error: OSError) -> StorageFailed:
-        """Remember the first failure: nothing is written after it, whoever asks."""
+        """Remember the first failure: nothing is written after it, for any caller."""
         self.failure = StorageFailed(f"{what}: {error}")
         return self.failure
 

@@ -18,7 +18,7 @@ class TlsFiles:
     """Paths of PEM files for mTLS between members (SEC-3), looked at again for each connection
     (SEC-5).
 
-    The certificate's DNS names must contain the member's bare name: whoever dials checks for it.
+    The certificate's DNS names must contain the member's bare name: the dialling member checks it.
     """
 
     certificate: str
@@ -92,11 +92,11 @@ class HostConfig:
     refused_ms: int = 250
     #: Bytes of other nodes' commands of one group that wait for an answer; beyond it OVERLOADED.
     requests_bytes_max: int = 64 * MIB
-    #: So many groups at rest stay as they are, those that were used last; others are folded.
+    #: Groups at rest that stay as they are, those that were used last; others are folded.
     rested_max: int = 1_000
-    #: Live ranges of changed groups are told to the log, and dead segments collected, this often.
+    #: The log receives the live ranges of changed groups, and collects dead segments, this often.
     collect_interval_ms: int = 5_000
-    #: Groups whose live ranges are told per round; the others wait for the next.
+    #: Groups whose live ranges it receives per round; the others wait for the next.
     collect_groups_max: int = 64
 
 
@@ -109,6 +109,6 @@ class ClientConfig:
     inflight_commands: int = 4_096
     retry_min_ms: int = 10
     retry_max_ms: int = 500
-    #: So often a command of a line is told that the one before it has not arrived, while nothing
-    #: before it is on the way: about 5 s, in which copies on old streams have come or never will.
+    #: Answers to a command of a line that the one before it has not arrived, while nothing before
+    #: it is on the way: about 5 s, in which copies on old streams have come or never will.
     early_max: int = 16

@@ -43,7 +43,7 @@ class SnapshotUnreadable(ClusterError):
 
 
 class GroupUnavailable(ClusterError):
-    """Nobody took the command in time.  It may still take effect."""
+    """No member took the command in time.  It may still take effect."""
 
     def __init__(self, uid: int, timeout_s: float) -> None:
         super().__init__(f"no leader of group {uid} answered within {timeout_s:g} s")

@@ -1,4 +1,4 @@
-"""A command whose answer somebody waits for, until it is late or nobody wants it any more."""
+"""A command whose answer a caller waits for, until it is late or not wanted any more."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class ReplyStatus(IntEnum):
     OK = 0
     #: The group has been deleted, or was never made known with `set_members`.
     GONE = 1
-    #: Nobody takes it for now, says `refuse`; the reply is the reason.  It may still take effect.
+    #: No member takes it for now, says `refuse`; the reply is the reason.  It may yet take effect.
     REFUSED = 2
-    #: No answer in time, where somebody asked (`ask`).  It may still take effect.
+    #: No answer in time to a command that was asked (`ask`).  It may yet take effect.
     LATE = 3
 
 
@@ -32,7 +32,7 @@ class Asked:
         self._done: Answer | None = done
         #: Where it stands among the deadlines, if it does.
         self.line: Line | None = None
-        #: Set by the group client: what it does when nobody waits any more.
+        #: Set by the group client: what it does when the caller waits no more.
         self.withdrawn: Callable[[], None] | None = None
 
     def answered(self, status: ReplyStatus, reply: bytes) -> None:
@@ -50,7 +50,7 @@ class Asked:
             done(ReplyStatus.LATE, b"")
 
     def withdraw(self) -> None:
-        """Nobody waits for it any more."""
+        """The caller waits no more."""
         if self._done is not None:
             self._done = None
             withdrawn = self.withdrawn
@@ -77,11 +77,11 @@ class Line:
 
 
 class Deadlines:
-    """When whom to tell that it is late.
+    """When which command is late.
 
     One timer for all with the same time-out, which is nearly always a setting's: an answer comes
     soon, and a timer of its own would cost a get more than what its queue does.
-    Invariant: each line has a timer, and ends with it when nobody is left.
+    Invariant: each line has a timer, and ends with it when it is empty.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -89,7 +89,7 @@ class Deadlines:
         self._lines: dict[float, Line] = {}
 
     def add(self, asked: Asked, timeout_s: float) -> None:
-        """Tell `asked` in so many seconds."""
+        """Call `asked.late` in `timeout_s` seconds."""
         line = self._lines.get(timeout_s)
         if line is None:
             line = self._lines[timeout_s] = Line(timeout_s)

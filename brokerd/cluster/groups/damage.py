@@ -1,8 +1,8 @@
 """Why a group has no leader, where damage is the reason.  PURE.
 
 A member whose log is damaged has no vote until a leader has refilled it (replication.md §1, G8).
-So a group waits while the whole members that are up are no majority, and whoever wants something of
-it should be told what for.  server/members/stuck_queues.py asks the members and tells.
+So a group waits while the whole members that are up are no majority, and a client that wants
+something of it should learn what for.  server/members/stuck_queues.py asks the members and says it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def judge(voters: Sequence[NodeId], replicas: Mapping[NodeId, ReplicaState]) -> 
 
 
 def shortened(text: str, bytes_max: int) -> str:
-    """Return a text that takes at most so many bytes, cut between two characters."""
+    """Return a text that takes at most `bytes_max` bytes, cut between two characters."""
     raw = text.encode("utf-8", "surrogateescape")
     if len(raw) <= bytes_max:
         return text

@@ -208,8 +208,8 @@ class Driver:
     ) -> None:
         """Append a command to this flush's batch; `first`: put it before all that waits.
 
-        By a listener that is told that this member leads, the latter is the first command of the
-        term: whatever came before the term was refused, and nobody hands leadership over yet.
+        By a listener that hears that this member leads, the latter is the first command of the
+        term: whatever came before the term was refused, and leadership is not handed over yet.
         """
         self._token = token = self._token + 1
         self._callbacks[token] = done

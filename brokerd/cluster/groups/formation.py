@@ -4,9 +4,9 @@ Asked once at each start, with what the other nodes answered (join_request.py). 
 second cluster beside the first, and a node whose disk was lost voting for a leader that knows less
 than the node itself had once acknowledged.  So:
 
-- a node with data of its own goes on with them, unless somebody who knows says that it was removed;
+- a node with data of its own goes on with them, unless a node that knows says that it was removed;
 - a node without data founds a cluster only if it is one of the founders, a majority of the founders
-  (itself among them) has no data either, and nobody who answers has any: while a majority's disks
+  (itself among them) has no data either, and no node that answers has any: while a majority's disks
   survive, these cannot be the founders of a cluster that exists;
 - in all other cases it joins the cluster that is there, without a vote until it has been refilled.
 """
@@ -34,7 +34,7 @@ class Standing(Enum):
 class Course(Enum):
     """What a starting node does."""
 
-    #: Nobody knows enough: ask again.
+    #: No node knows enough: ask again.
     WAIT = "wait"
     FOUND = "found"
     #: Take part, without a vote until refilled: the disk is new, the cluster is not.

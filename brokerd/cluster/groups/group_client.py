@@ -150,7 +150,7 @@ class GroupClient:
         group = self._groups.get(uid)
         return 0 if group is None else group.pending_bytes
 
-    # ---- groups that nobody leads ---------------------------------------------------------------
+    # ---- groups without a leader ----------------------------------------------------------------
 
     def stalled(self, since: float) -> list[int]:
         """Return the groups that have taken nothing since then (loop time) and have commands."""
@@ -166,8 +166,9 @@ class GroupClient:
         return found
 
     def refuse(self, uid: int, reason: str, is_lasting: bool) -> None:
-        """Nobody will take this group's commands for now: whoever asks is told so, from now on at
-        once.  is_lasting: whoever publishes, too.  All else (settlements, ends of channels) waits.
+        """No member will take this group's commands for now: those that were asked are refused,
+        from now on at once.  is_lasting: publishes, too.  All else (settlements, ends of channels)
+        waits.
         """
         group = self._group(uid)
         if group is None:
@@ -213,7 +214,7 @@ class GroupClient:
         return "" if reason_of is None else reason_of(uid)
 
     def refusal(self, uid: int) -> str:
-        """Return why nobody takes this group's commands, "" if somebody may."""
+        """Return why no member takes this group's commands, "" if one may."""
         group = self._groups.get(uid)
         if group is not None:
             return group.refusal
@@ -245,7 +246,7 @@ class GroupClient:
         it goes again, behind that.
         line: whose commands follow each other.  Where what one of them follows will never arrive
         (the group has lost its state), all of the line get that answer (config.early_max).
-        is_lazy: whoever sends it ends with this process, and its effect may (raft/inputs.py).
+        is_lazy: its sender ends with this process, and its effect may (raft/inputs.py).
         ValueError for a command that no group would ever take.
         """
         early = envelopes.EARLY if once else early
@@ -325,7 +326,7 @@ class GroupClient:
         return command
 
     def _withdraw(self, uid: int, command: Command) -> None:
-        """Nobody waits for it any more: do not send it again."""
+        """The caller waits no more: do not send it again."""
         group = self._groups.get(uid)
         if group is not None and not command.is_finished:
             self._finish(group, command)
@@ -447,8 +448,8 @@ class GroupClient:
             return
         group, command = found
         if command.early and reply.startswith(command.early):
-            # An earlier one was refused, nobody waits for it any more, or a copy of this one was
-            # still on the way to who leads now: all go again from there.
+            # An earlier one was refused or withdrawn, or a copy of this one was still on the way to
+            # the member that leads now: all go again from there.
             if command_id in group.sent:
                 self._too_early(group, command, reply)
             return

@@ -17,7 +17,7 @@ from brokerd.raft.messages import NodeId
 #: (their leaders' member was lost) they must not take all time from each other's elections.
 GROUPS_PER_TICK = 1_000
 
-#: For somebody who does not ask so many groups are noted; then any may have moved.
+#: Groups that are noted until the next question; beyond them any may have moved.
 MOVED_MAX = 200_000
 
 
@@ -143,7 +143,7 @@ def tick(driver: Driver, heard: Collection[NodeId], clock_ms: int) -> bool:
     if driver.has_tick:
         return False
     driver.has_tick = True
-    # A leader that is no member any more keeps its node, but leads nobody.
+    # A leader that is no member any more keeps its node, but has no followers.
     if driver.leader in heard and driver.leader in driver.members:
         driver.inputs.append(LeaderAlive())
     # A damaged replica must not campaign.

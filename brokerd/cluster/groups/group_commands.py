@@ -62,7 +62,7 @@ class Group:
     failures: int = 0
     next_member: int = 0
     retry: asyncio.TimerHandle | None = None
-    #: Why nobody takes anything for now; "": as far as is known, somebody does.
+    #: Why no member takes anything for now; "": as far as is known, one does.
     refusal: str = ""
     #: Waiting does not help: what is published is refused as well.
     refuses_lines: bool = False
@@ -105,5 +105,5 @@ class Group:
             self.once = None
 
     def commands(self) -> list[Command]:
-        """Return all that have no answer yet, and finished ones that nobody has removed yet."""
+        """Return all that have no answer yet, and finished ones that are not removed yet."""
         return [*self.sent.values(), *(self.waiting or ())]

@@ -130,7 +130,7 @@ class Host:
         self._tick()
 
     async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
-        """Talk to these nodes (this one may be among them) and to nobody else."""
+        """Talk to these nodes (this one may be among them) and to no others."""
         others = {node: address for node, address in peers.items() if node != self.node}
         # Ending a stream takes a moment; the last call wins.
         async with self._peers_lock:
@@ -179,7 +179,7 @@ class Host:
         """Start this node's replica of a group.
 
         members: the group's first voters, the same on all; they count only while the log here knows
-        none.  Empty: nobody knows them now, and who is not one (is_first) votes when it caught up.
+        none.  Empty: not known now, and a node that is not one (is_first) votes when it caught up.
         log_uid: what the log calls the group, 0: its uid; one that comes back needs another log.
         volatile: in memory only.  is_made_now: all that were there before it are open here."""
         if uid in self._groups:
@@ -214,7 +214,7 @@ class Host:
         self._group_clock.active[uid] = None
         self._members.update(driver)
         if voters == (self.node,) and driver.health.may_vote:
-            # Nobody else to wait for.
+            # No other member to wait for.
             driver.inputs.append(TransferLeadership(self.node))
         driver.inputs += self._inbox.early_messages(uid)
         self.wake(driver)
@@ -246,7 +246,7 @@ class Host:
         that is nothing.  DamagedEntry, CorruptLog."""
         driver = self._groups.awake.get(uid)
         if driver is not None and driver.error is not None:
-            # What has stopped the replica would meet whoever looks.
+            # A look would meet what has stopped the replica.
             return False
         if not self._wal.has_log(uid) or self._wal.is_removed(uid):
             return False
@@ -312,7 +312,7 @@ class Host:
         return self._groups.folded.progress_of(uid) or host_events.progress_of(self._caught_up(uid))
 
     def _caught_up(self, uid: int) -> Driver:
-        """Whoever looks at a replica finds all applied that is known here to be committed."""
+        """Return a replica that has applied all that is known here to be committed."""
         driver = self._groups.awake[uid]
         try:
             driver.catch_up()
@@ -406,7 +406,7 @@ class Host:
             client.peer_lost(node)
 
     def peer_refused(self, node: NodeId) -> None:
-        """TransportEvents: nobody listens there."""
+        """TransportEvents: no process listens there."""
         self.liveness.refused(node, self.now_ms())
 
     def messages_dropped(self, node: NodeId, uids: set[int]) -> None:
@@ -506,7 +506,7 @@ class Host:
         self.transport.flush()
         flush_calls.call_all(at_end)
         self._queue.hand_over()
-        # Nobody waits for this.
+        # No command waits for this.
         for driver in dirty:
             if not driver.is_closed and driver.error is None:
                 self._group_clock.active[driver.uid] = None

@@ -22,7 +22,7 @@ class HostEvents(Protocol):
         ...
 
     def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
-        """A group here has another leader or term; None: nobody is known."""
+        """A group here has another leader or term; None: no leader is known."""
         ...
 
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:

@@ -1,8 +1,8 @@
 """The groups of a node: most stand still, and those are folded (ADR 61).
 
 A group at rest is driver, replica, node and machine, some seven kilobytes of objects; folded it is
-some three hundred bytes, and its log.  Whoever needs its driver gets it, made again; whoever only
-looks at it is shown what was kept, or a machine that is made for the look.  Used by host.py and
+some three hundred bytes, and its log.  Code that needs its driver gets it, made again; code that
+only looks at it gets what was kept, or a machine that is made for the look.  Used by host.py and
 inbox.py only.
 """
 
@@ -139,7 +139,7 @@ class HostedGroups:
     def close(self, uid: int) -> Closed | None:
         """Stop a group, and return what it was; None: there is none."""
         if (kept := self.folded.get(uid)) is not None:
-            # Nobody waits for it, and ten thousand of them may go with their vhost.
+            # No command waits for it, and ten thousand of them may go with their vhost.
             self.folded.forget(uid)
             self._waiting.pop(uid, None)
             return Closed(kept.log_uid, members_of(kept.folded.configuration), False)
@@ -195,7 +195,7 @@ class HostedGroups:
             return False
         log = self._wal.log(driver.log_uid)
         if log.snapshot_index:
-            # Nobody asks again for what it needs.
+            # While it is folded it is not asked again for what it needs.
             self._wal.set_live(driver.log_uid, driver.machine.live_indexes())
         log.let_go()
         self.folded.put(uid, folded, driver.log_uid, *factory)
@@ -248,7 +248,7 @@ class HostedGroups:
         driver.term = driver.replica.term
         driver.learn(replica_health.LogOpened(log.damaged))
         if configuration.voters == (self._node,):
-            # Nobody else to wait for.
+            # No other member to wait for.
             driver.inputs.append(TransferLeadership(self._node))
         self.clock.active[uid] = None
         # Later, since this may be within a step of somebody who listens.

@@ -34,12 +34,12 @@ from brokerd.storage.wal import WriteAheadLog
 logger = logging.getLogger(__name__)
 
 #: A new group's members learn of it one after the other, and its first election should not have to
-#: wait for the slowest: messages without entries are kept for so many unknown groups ...
+#: wait for the slowest: unknown groups whose messages without entries are kept ...
 EARLY_GROUPS_MAX = 4_096
-#: ... and so many of each.
+#: ... and messages kept of each.
 EARLY_MESSAGES_MAX = 4
 
-#: Messages that bring nothing to do wait for the group's next input, so many of them.
+#: Messages of a group that bring nothing to do and wait for its next input.
 WAITING_INPUTS_MAX = 64
 
 
@@ -63,7 +63,7 @@ class Groups(Protocol):
 
     @property
     def events(self) -> HostEvents:
-        """Return who is told what happens here."""
+        """Return the listener for what happens here."""
         ...
 
     @property
@@ -160,7 +160,7 @@ class Inbox:
         host.node_heard(node)
         if node in self._unheard:
             # The member did not know before now that its stream stands, and what it answered until
-            # then went nowhere: whoever asked after `stream_opened` would wait for ever.
+            # then went nowhere: one that asked after `stream_opened` would wait for ever.
             self._unheard.discard(node)
             for client in host.clients:
                 client.peer_lost(node)

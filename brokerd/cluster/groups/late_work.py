@@ -1,6 +1,6 @@
 """Late work: what lazy commands left behind is sent and written soon, for many of them at once.
 
-A replica says that it is behind (raft/replication.py); a moment later it is told to hasten.  One
+A replica says that it is behind (raft/replication.py); a moment later the timer has it hasten.  One
 timer for all groups of a member.  Used by host.py only.
 """
 

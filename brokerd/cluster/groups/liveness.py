@@ -1,4 +1,4 @@
-"""Which nodes are up: one record per node, fed by whoever hears or misses it.  PURE.
+"""Which nodes are up: one record per node, fed by signs of life and their absence.  PURE.
 
 replication.md §2.1: liveness is a matter of nodes, not of groups.  The host asks `check` once per
 tick and passes changes on.  Times are milliseconds of a monotonic clock.

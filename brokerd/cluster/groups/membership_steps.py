@@ -16,8 +16,8 @@ from enum import Enum
 
 from brokerd.raft.messages import Configuration, NodeId, configuration_of
 
-#: A learner votes when it is at most so many entries behind: a busy leader is never without some on
-#: the way (RaftConfig.inflight_max APPENDs), and the rest takes it a moment.
+#: Entries that a learner may lack when it gets its vote: a busy leader is never without some on the
+#: way (RaftConfig.inflight_max APPENDs), and the rest takes it a moment.
 LAG_MAX = 64
 _NOBODY = NodeId("")
 

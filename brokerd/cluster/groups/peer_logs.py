@@ -27,10 +27,10 @@ from brokerd.storage.wal import WriteAheadLog
 
 logger = logging.getLogger(__name__)
 
-#: After so many looks without any damaged group a forgotten past concerns no group any more: those
-#: that the catalog has told of since are open by then.
+#: Looks without any damaged group after which a forgotten past concerns no group any more: those
+#: that the catalog has named since are open by then.
 QUIET_LOOKS = 6
-#: What others say is written down so often at most.
+#: Shortest time between two writes of what others say.
 KEEP_INTERVAL_MS = 500
 
 
@@ -39,7 +39,7 @@ class KeepStep:
     """What is known of the own log and of others."""
 
     promises: Promises
-    #: Told when that is on the disk.
+    #: Called when that is on the disk.
     noted: Callable[[Promises], None]
 
     def run(self, wal: WriteAheadLog) -> None:
@@ -56,7 +56,7 @@ class SuspicionStep:
 
     where: int
     promises: Promises
-    #: Told when that is on the disk.
+    #: Called when that is on the disk.
     noted: Callable[[Promises], None]
 
     def run(self, wal: WriteAheadLog) -> None:
@@ -88,7 +88,7 @@ class TrustStep:
         ]
         for driver in trusted:
             if len(driver.replica.configuration.voters) == 1:
-                # Nobody else to wait for.
+                # No other member to wait for.
                 driver.inputs.append(TransferLeadership(driver.replica.configuration.voters[0]))
         return trusted
 
@@ -143,8 +143,8 @@ class PeerLogs:
         self._queue = queue
         self._promises = wal.regressions.promises()
         self._run = self._promises.runs[-1]
-        #: Broken promises that the disk here knows of.  Whoever is told of one forgets it: told
-        #: sooner, nobody would know any more after a crash.
+        #: Broken promises that the disk here knows of.  A member that hears of one forgets it: said
+        #: sooner, none would know of it after a crash.
         self._admitted = dict(self._promises.admitted)
         self._heard: set[NodeId] = set()
         self._is_news = False

@@ -145,7 +145,7 @@ class Refilling:
         """
         log = self._wal.log(driver.log_uid)
         live = driver.machine.live_indexes()
-        # An unreadable entry that was settled since is nobody's loss.
+        # An unreadable entry that was settled since is no loss.
         self._wal.set_live(driver.log_uid, live)
         # Those behind it are on their way to the disk, and come there before what is added now.
         end = log.last_index() + 1

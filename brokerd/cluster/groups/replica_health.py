@@ -248,7 +248,7 @@ class ReplicaHealth:
 
     def _fell_behind(self, event: FellBehind) -> Action | None:
         if event.is_leader and event.is_settled:
-            # Its majority has settled what the group's past is; nobody could refill it.
+            # Its majority has settled what the group's past is; no member could refill it.
             return Action.RECORD_REFILL
         self.losses |= Loss.ENTRIES
         self._forget_what_is_missing()

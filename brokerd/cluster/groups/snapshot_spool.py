@@ -105,7 +105,7 @@ class SnapshotSpool:
             self._wal.give_up(incoming.staging)
             return None
         live = StagedEntries(incoming.staging)
-        # Nobody installs it if nobody refers to it any more.
+        # It cannot be installed once nothing refers to it any more.
         weakref.finalize(live, self._wal.give_up, incoming.staging)
         return live
 
@@ -130,4 +130,4 @@ class SnapshotSpool:
 
 
 def _no_streams(node: NodeId, is_throttled: bool) -> None:
-    """Nobody can be sending yet."""
+    """No member can be sending yet."""

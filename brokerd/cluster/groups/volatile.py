@@ -13,7 +13,7 @@ from brokerd.raft.inputs import SnapshotSaved
 from brokerd.raft.messages import Configuration, Entry, HardState
 from brokerd.storage.memory import MemoryLog
 
-#: Dead entries are let go with each snapshot, so a volatile group takes one after so many bytes.
+#: Bytes of commands between two snapshots of a volatile group: each lets go of dead entries.
 SNAPSHOT_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -56,7 +56,7 @@ class VolatileStore:
     def clean(self) -> None:
         """Let go of what no machine needs any more; every few seconds.
 
-        A snapshot comes after so many bytes of commands, and a queue that is only emptied has few:
+        A snapshot comes after many bytes of commands, and a queue that is only emptied has few:
         its bodies would stay, and an alarm with them that keeps the next ones away.
         """
         moved, self._moved = self._moved, {}

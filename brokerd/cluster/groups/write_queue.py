@@ -27,13 +27,13 @@ from brokerd.storage.wal import Collection, GroupWrite, WriteAheadLog
 
 logger = logging.getLogger(__name__)
 
-#: One write to the log takes so many bytes at most; more goes in the next one.
+#: Bytes that one write to the log takes; more goes in the next one.
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 #: Of a snapshot on its way in it takes less: the bytes stand in memory three times meanwhile.
 STAGED_BYTES_MAX = 4 * 1024 * 1024
-#: So many groups begin or end with one write: a vhost may go with thousands of queues.
+#: Groups that begin or end with one write: a vhost may go with thousands of queues.
 GROUPS_MAX = 1_000
-#: So long a snapshot waits for which the disk had no room, and so many are tried then.
+#: How long a snapshot waits for which the disk had no room, and how many are tried then.
 ROOM_S = 5.0
 TRIED_MAX = 16
 
@@ -226,7 +226,7 @@ class WriteQueue:
         last.size += size
 
     def add_chunk(self, chunk: StagedChunk, written: Callable[[int], None]) -> None:
-        """Add to the live entries that wait; `written` is told how many bytes came to the disk."""
+        """Add to the live entries that wait; `written` receives how many bytes came to the disk."""
         last = self._waiting[-1] if self._waiting else None
         if not isinstance(last, StageStep) or last.size + chunk.size > STAGED_BYTES_MAX:
             last = StageStep(written)

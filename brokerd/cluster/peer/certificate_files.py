@@ -1,7 +1,7 @@
 """Certificates that rotate without a restart (SEC-5): TLS contexts of the files as they are now.
 
-Who is about to shake hands asks for `current()`; it looks at the files and makes new contexts when
-they changed.  No clock and no watching task: what nobody shakes hands with needs no certificate.
+Code that is about to shake hands asks for `current()`; it looks at the files and makes new contexts
+when they changed.  No clock and no watching task: without a handshake no certificate is needed.
 For security.py (peers) and server/access/tls_listener.py (clients); metrics.py shows what is
 loaded.
 """
@@ -97,7 +97,7 @@ class CertificateFiles(Generic[T]):
         return self._loaded.made
 
     def expires_s(self) -> float | None:
-        """Return when what is in force expires, in seconds since 1970; None if nobody can say."""
+        """Return when what is in force expires, in seconds since 1970; None: not known."""
         try:
             self.current()
         except OSError:

@@ -31,7 +31,7 @@ class DeliveryKind(IntEnum):
     #: Direct reply-to: a reply for a channel, and whether it took it (server/messages/reply_to.py).
     REPLY = 5
     REPLY_TAKEN = 6
-    #: Connections and channels of whoever has a limit (server/access/shared_counts.py).
+    #: Connections and channels of users and vhosts with a limit (server/access/shared_counts.py).
     COUNTS = 7
     #: A question to another member, and its answer (server/members/member_calls.py).
     CALL = 8

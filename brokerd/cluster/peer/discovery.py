@@ -103,9 +103,9 @@ class Lookup:
     """The addresses of one member, looked up in a thread of its own, one lookup at a time.
 
     The loop's own lookups share two threads, and one that the name server does not answer holds its
-    thread for up to a minute, cancelled or not: behind a cut nobody could be dialled for as long
-    after it had ended.  While a lookup is under way, and where the name server cannot be reached,
-    what the last one found stands in; who answers there has to be the right member anyway.
+    thread for up to a minute, cancelled or not: behind a cut no member could be dialled for as
+    long after it had ended.  While a lookup is under way, and where the name server cannot be
+    reached, what the last one found stands in; who answers there has to be the right member anyway.
     """
 
     def __init__(self, address: str) -> None:
@@ -143,7 +143,7 @@ class Lookup:
 
         def look() -> None:
             found, error = _looked_up(host)
-            # Nobody waits any more where the loop is closed.
+            # No caller waits any more where the loop is closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, found, error)
 
@@ -151,7 +151,7 @@ class Lookup:
             # A daemon: the end of the process waits for no name server.
             threading.Thread(target=look, name=f"lookup {host}", daemon=True).start()
         except RuntimeError as error:
-            # No thread is to be had (pids.max of a container); whoever dials tries again.
+            # No thread is to be had (pids.max of a container); the caller dials again.
             raise OSError(f"{host} cannot be looked up: {error}") from error
         return ended
 

@@ -258,7 +258,7 @@ class Spool(Protocol):
         ...
 
     def complete(self, group: int) -> Collection[Entry] | None:
-        """That was all; return what stands for it, None if nobody wants it."""
+        """That was all; return what stands for it, None if it is not wanted."""
         ...
 
     def drop(self, group: int) -> None:

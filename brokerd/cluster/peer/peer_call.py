@@ -86,9 +86,9 @@ async def dial(
     can_send_again: Callable[[], None] = lambda: None,
     lookup: Lookup | None = None,
 ) -> PeerCall:
-    """Connect a socket, with TLS if there is `tls`; OSError if nobody answers.
+    """Connect a socket, with TLS if there is `tls`; OSError if no address answers.
 
-    lookup: of this address, for one who dials it again and again.
+    lookup: of this address, for a caller that dials it again and again.
     """
     host, port = parse_address(address)
     context = None if tls is None else tls.client()

@@ -179,7 +179,7 @@ class PeerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def abandon(self) -> None:
-        """Forget a connection that nobody will hear of any more."""
+        """Forget a connection that no caller will hear of."""
         self.connection_lost(None)
 
     def _hang_up(self, reason: Exception) -> None:

@@ -28,7 +28,7 @@ from brokerd.rpc.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Distinct refusals that are logged; whoever is refused comes again every second.
+#: Distinct refusals that are logged; a refused peer comes again every second.
 REFUSALS_LOGGED_MAX = 256
 #: How long a refused peer may take to read why.
 LINGER_S = 1.0

@@ -314,7 +314,7 @@ class GrpcTransport:
     # ---- peers ----------------------------------------------------------------------------------
 
     async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
-        """Dial these and nobody else."""
+        """Dial these and no others."""
         ended = [
             stream for node, stream in self._streams.items() if peers.get(node) != stream.address
         ]

@@ -1,8 +1,8 @@
 """Compat profiles: every switch (docs/concepts/profiles.md) with its value per named profile.
 
 Pure data.  The server reads `compat.profile` and single switches from its configuration, calls
-`configured()` once and hands the result on.  Differences without a switch (O-15) are
-fixed to the default and not here.
+`configured()` once and hands the result on.  Differences without a switch (O-15) are fixed to the
+default and not here.
 """
 
 from __future__ import annotations

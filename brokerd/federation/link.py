@@ -122,7 +122,7 @@ class Link:
             except (FederationError, ConnectionLost) as failure:
                 error = str(failure)
             except Exception as failure:
-                # A defect of ours, or an upstream of an unforeseen kind: the link tries again,
+                # A defect of ours, or an upstream of unforeseen conduct: the link tries again,
                 # local traffic goes on (R-FED-6).
                 log.exception("%s %s failed", self._ends.title.lower(), self.id)
                 error = f"{type(failure).__name__}: {failure}"

@@ -29,9 +29,8 @@ class RaftConfig:
     #: (§3.4).
     election_ticks_max: int = 20
 
-    #: Ticks that a follower waits at most instead, when the leader's process is known to have ended
-    #: (NodeGone): long enough that the others know it too, and do not stand at the same
-    #: moment.
+    #: Ticks that a follower waits at most when the leader's process is known to have ended
+    #: (NodeGone): long enough that the others know it too, and do not stand at the same moment.
     gone_leader_ticks_max: int = 4
 
     #: Ticks between a leader's heartbeats, sent to members that got nothing else. A fifth of
@@ -49,7 +48,7 @@ class RaftConfig:
     #: member's backlog per group to 16 MiB.
     inflight_max: int = 64
 
-    #: Entries applied since the last snapshot with which the next one is saved ...
+    #: Entries applied since the last snapshot at which the next one is saved ...
     snapshot_entries: int = 4096
     #: ... or bytes of commands, whichever comes first: it bounds replay after a restart.
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -77,7 +76,7 @@ class RaftConfig:
     #: hold the whole log in memory.
     apply_bytes_max: int = 4 * 1024 * 1024
 
-    #: Committed entries with which a follower does not wait for its next tick to apply them ...
+    #: Committed entries at which a follower no longer waits for its next tick to apply them ...
     #: One by one they cost twice as much, and they would be in the way of what the leader waits
     #: for.
     apply_entries_min: int = 32

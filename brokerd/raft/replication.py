@@ -27,7 +27,7 @@ _COMMAND, _LEADER = EntryKind.COMMAND, Role.LEADER
 
 #: Lazy commands that wait for the disk of a leader that is alone.
 LATE_ENTRIES_MAX = 512
-#: Entries not on that disk yet with which the leader waits for it: a disk that hangs.
+#: Entries not on that disk yet at which the leader waits for it: a disk that hangs.
 UNWRITTEN_ENTRIES_MAX = 8 * LATE_ENTRIES_MAX
 
 

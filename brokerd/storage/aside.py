@@ -26,8 +26,7 @@ from brokerd.storage.errors import AsideFailed, CorruptLog, UnknownFormat
 FOLDER = "aside"
 MAGIC = b"BRKDKPT\n"
 FORMAT_VERSION = 1
-#: More files than this are a sign that they are not looked at; what comes then stays in the log
-#: only.
+#: Files kept at most: more are a sign that none is read.  What comes then stays in the log only.
 FILES_MAX = 1_000
 #: Bytes that are read at once.
 READ_BYTES = 1 << 20

@@ -166,9 +166,9 @@ class GroupClient:
         return found
 
     def refuse(self, uid: int, reason: str, is_lasting: bool) -> None:
-        """No member will take this group's commands for now: those that were asked are refused,
-        from now on at once.  is_lasting: publishes, too.  All else (settlements, ends of channels)
-        waits.
+        """No member will take this group's commands for now: those with a waiting caller are
+        refused, from now on at once.  is_lasting: publishes, too.  All else (settlements, ends of
+        channels) waits.
         """
         group = self._group(uid)
         if group is None:

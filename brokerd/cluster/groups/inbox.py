@@ -160,7 +160,7 @@ class Inbox:
         host.node_heard(node)
         if node in self._unheard:
             # The member did not know before now that its stream stands, and what it answered until
-            # then went nowhere: one that asked after `stream_opened` would wait for ever.
+            # then went nowhere: what was asked after `stream_opened` would wait for ever.
             self._unheard.discard(node)
             for client in host.clients:
                 client.peer_lost(node)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from brokerd.cluster.groups.failure_domains import Domains
 from brokerd.raft.messages import NodeId
 
-#: Queues with which choices become random: counting no longer pays (R-QQ-4, R-QQ-5; O-23).
+#: Queues from which on choices are random: counting no longer pays (R-QQ-4, R-QQ-5; O-23).
 RANDOM_QUEUES_MIN = 1_000
 GROUP_SIZE_DEFAULT = 3
 

@@ -53,6 +53,9 @@ class Profile:
     #: R-Q-3: what a basic.get or a cancelled consumer holds of a quorum queue counts as a consumer
     #: in declare-ok
     quorum_holders_are_consumers: bool = False
+    #: R-ERR-35: the quorum queue itself judges queue.delete with if-unused or if-empty; False:
+    #: 540, as in RabbitMQ
+    quorum_conditional_delete: bool = True
     #: R-PRI-2: levels; 0: none
     quorum_priorities: int = 32
     #: R-PRI-1: levels of a classic queue with an x-max-priority of 0
@@ -128,6 +131,7 @@ _RABBITMQ_4_3 = {
     "replies_return_undelivered": False,
     "quorum_delivery_count_mode": "4.3",
     "quorum_holders_are_consumers": True,
+    "quorum_conditional_delete": False,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
     "memory_cgroup_aware": False,
@@ -146,6 +150,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_default_delivery_limit": None,
     "quorum_count_headers": "3.10",
     "quorum_holders_are_consumers": True,
+    "quorum_conditional_delete": False,
     "quorum_priorities": 0,
     "classic_zero_priority_levels": 1,
     "consumer_timeout_scope": "channel",

@@ -490,6 +490,7 @@ def delete_exchange(
 
 def delete_queue(
     view: CatalogState,
+    profile: Profile,
     access: Access,
     name: str,
     *,
@@ -512,7 +513,8 @@ def delete_queue(
     resource = names.resource("queue", vhost, name)
     if present.is_protected():
         return refusals.locked(f"Cannot delete protected {resource}.")
-    if present.type == "quorum" and (if_unused or if_empty):
+    is_conditional = if_unused or if_empty
+    if present.type == "quorum" and is_conditional and not profile.quorum_conditional_delete:
         flag = "if-unused" if if_unused else "if-empty"
         return Refused(
             refusals.NOT_IMPLEMENTED,

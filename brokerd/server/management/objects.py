@@ -152,6 +152,7 @@ async def _delete_queue(call: Call) -> Answer:
     if_empty, if_unused = call.is_on("if-empty"), call.is_on("if-unused")
     plan = declare.delete_queue(
         services.catalog.view,
+        services.profile,
         call.access,
         queue.name,
         if_unused=if_unused,

@@ -293,6 +293,7 @@ async def delete_queue(client: Declaring, name: str, *, if_unused: bool, if_empt
     """Delete a queue; return how many messages were ready in it."""
     plan = declare.delete_queue(
         client.objects.view,
+        client.routing.profile,
         client.access,
         name,
         if_unused=if_unused,

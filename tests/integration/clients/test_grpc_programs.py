@@ -167,6 +167,15 @@ def test_the_program_of_the_page_publishes_consumes_and_settles(
     check_run(project.type(run), secure)
 
 
+def test_a_client_in_node_uses_all_verbs(tmp_path: Path) -> None:
+    """ADR 72; the client is not Google's C core, which Python's is."""
+    project = Project(tmp_path / "project", "Node")
+    project.write("verbs.js", (LOCKS / "verbs.js").read_text())
+    project.type("npm ci")
+    with cluster(tmp_path, 1) as [member]:
+        assert project.type(f"node verbs.js 127.0.0.1:{member.grpc_port}") == ["all verbs"]
+
+
 def test_each_language_of_the_page_is_run() -> None:
     titles = re.findall(r"^## (.+)$", PAGE, flags=re.M)
     assert [title for title in titles if commands(section(title))] == [

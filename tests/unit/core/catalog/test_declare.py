@@ -364,7 +364,15 @@ def test_exclusive_queue_belongs_to_its_connection(catalog: CatalogDriver) -> No
         catalog.bind("x", "q", "k", connection=OTHER),
         declare.unbind(view, access, "x", "queue", "q", "k", {}, OTHER),
         declare.use_queue(view, access, "q", OTHER),
-        declare.delete_queue(view, access, "q", if_unused=False, if_empty=False, connection=OTHER),
+        declare.delete_queue(
+            view,
+            catalog.profile,
+            access,
+            "q",
+            if_unused=False,
+            if_empty=False,
+            connection=OTHER,
+        ),
     ):
         is_refused(answer, 405, LOCKED)
     assert declare.use_queue(view, access, "q", OWN) is catalog.found("q")
@@ -431,9 +439,12 @@ def test_delete_of_queues(catalog: CatalogDriver) -> None:
     catalog.queue("quorum", arguments={"x-queue-type": "quorum"})
     catalog.queue("classic")
 
-    def delete(name: str, if_unused: bool = False, if_empty: bool = False) -> Any:
+    def delete(
+        name: str, if_unused: bool = False, if_empty: bool = False, like: str = "brokerd"
+    ) -> Any:
         return declare.delete_queue(
             catalog.view,
+            profile(like),
             catalog.access,
             name,
             if_unused=if_unused,
@@ -449,7 +460,10 @@ def test_delete_of_queues(catalog: CatalogDriver) -> None:
             "cannot delete queue 'quorum' in vhost '/'. queue.delete operations with "
             f"{flag} flag set are not supported by quorum queues"
         )
-        is_refused(delete("quorum", **flags), 540, text, connection_level=True)
+        assert isinstance(delete("quorum", **flags), declare.Delete)
+        for like in ("rabbitmq-4.3", "rabbitmq-3.13", "rabbitmq-3.10"):
+            refused = delete("quorum", **flags, like=like)
+            is_refused(refused, 540, text, connection_level=True)
 
 
 # Bindings

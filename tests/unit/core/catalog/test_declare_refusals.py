@@ -29,7 +29,13 @@ def test_a_protected_object_is_changed_by_no_client(catalog: CatalogDriver) -> N
     catalog.queue("q")
     catalog.do(catalog_commands.set_owner("queue", VHOST, "q", OWNER))
     answer = declare.delete_queue(
-        catalog.view, catalog.access, "q", if_unused=False, if_empty=False, connection=OWN
+        catalog.view,
+        catalog.profile,
+        catalog.access,
+        "q",
+        if_unused=False,
+        if_empty=False,
+        connection=OWN,
     )
     is_refused(answer, 405, "Cannot delete protected queue 'q' in vhost '/'.")
 
@@ -60,7 +66,7 @@ def test_what_has_no_rights_or_is_not_there_is_told_in_that_order(catalog: Catal
     passive = catalog.queue("q", passive=True, access=nobody)
     is_refused(passive, 403, text.format("configure", "queue 'q' in vhost '/'"))
     flags: dict[str, Any] = {"if_unused": False, "if_empty": False, "connection": OWN}
-    deleted = declare.delete_queue(catalog.view, nobody, "q", **flags)
+    deleted = declare.delete_queue(catalog.view, catalog.profile, nobody, "q", **flags)
     is_refused(deleted, 403, text.format("configure", "queue 'q' in vhost '/'"))
     used = declare.use_queue(catalog.view, nobody, "q", OWN)
     is_refused(used, 403, text.format("read", "queue 'q' in vhost '/'"))
@@ -75,7 +81,13 @@ def test_what_has_no_rights_or_is_not_there_is_told_in_that_order(catalog: Catal
     assert declare.check_publish(catalog.access, "t", found, ("k",)) is None
     catalog.queue("q", exclusive=True)
     locked = declare.delete_queue(
-        catalog.view, catalog.access, "q", if_unused=False, if_empty=False, connection=OTHER
+        catalog.view,
+        catalog.profile,
+        catalog.access,
+        "q",
+        if_unused=False,
+        if_empty=False,
+        connection=OTHER,
     )
     is_refused(locked, 405, LOCKED)
 

@@ -217,7 +217,7 @@ def obstacle(pod: Json) -> str:
         if reason in _UNPULLABLE:
             return f"its node cannot pull the image {container.get('image')}"
         if reason == "CrashLoopBackOff" or _fails(container):
-            return f"{_of(container) or 'it '}ends again and again: {_last_end(container).last_end}"
+            return f"{_of(container) or 'it '}ends again and again: {_last_end(container).how}"
         if reason not in _STARTING:
             return f"{_of(container)}{reason}: {waiting.get('message')}"
     return ""
@@ -266,6 +266,8 @@ class Restarts:
     """How often a member was started again in its pod, and how it ended the last time."""
 
     count: int = 0
+    #: Reason and exit status, without the time: the same for each end of one cause.
+    how: str = ""
     last_end: str = ""
     reason: str = ""
     #: In seconds since 1970; None while it is not known.
@@ -287,9 +289,10 @@ def _last_end(container: Json) -> Restarts:
     if not ended:
         return Restarts(count)
     reason = str(ended.get("reason") or "Ended")
-    said = f"{reason} (exit status {ended.get('exitCode')}) at {ended.get('finishedAt')}"
-    time = _time(ended.get("finishedAt"))
-    return Restarts(count, said, reason, time.timestamp() if time is not None else None)
+    how, at = f"{reason} (exit status {ended.get('exitCode')})", ended.get("finishedAt")
+    time = _time(at)
+    ended_s = time.timestamp() if time is not None else None
+    return Restarts(count, how, f"{how} at {at}", reason, ended_s)
 
 
 def _condition(pod: Json, type_: str) -> Json | None:

@@ -161,7 +161,7 @@ def test_what_keeps_a_member_from_starting_has_one_text_for_each_cause() -> None
     assert rollout.obstacle(waiting("ImagePullBackOff")) == unpullable
     ended = {"terminated": {"reason": "Error", "exitCode": 78, "finishedAt": "noon"}}
     assert rollout.obstacle(waiting("CrashLoopBackOff", lastState=ended)) == (
-        "it ends again and again: Error (exit status 78) at noon"
+        "it ends again and again: Error (exit status 78)"
     )
     found = rollout.obstacle(waiting("CreateContainerConfigError"))
     assert found == "CreateContainerConfigError: CreateContainerConfigError, in 10 s"
@@ -187,7 +187,7 @@ def test_a_container_of_the_pod_template_that_keeps_a_member_from_starting_is_na
         first = {"name": "wait", "image": "w:1", "state": state, "lastState": ended, **more}
         return rollout.obstacle(pod(initContainerStatuses=[first], containerStatuses=[broker]))
 
-    text = "container wait ends again and again: Error (exit status 1) at noon"
+    text = "container wait ends again and again: Error (exit status 1)"
     assert said(backing_off) == text
     # Between two tries.
     assert said(ended, restartCount=1) == text

@@ -138,6 +138,6 @@ async def test_a_damaged_member_of_a_quiet_group_votes_again_without_waiting_for
     # Nobody looks at its state meanwhile, which would have it apply what it holds.
     driver = again.host.driver_of(UID)
     assert driver is not None
-    await until(lambda: driver.trust.may_vote, SECONDS)
+    await until(lambda: driver.health.may_vote, SECONDS)
     for name in NAMES:
         await toys.stop(name)

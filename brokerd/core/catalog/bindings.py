@@ -6,13 +6,10 @@ touches, never by how many bindings there are (design/hot-path.md, Scale).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from brokerd.core.catalog import federation_type, spread
 from brokerd.core.catalog.catalog_objects import Binding, Exchange
 from brokerd.core.catalog.exchange_types import HeadersMatch
-from brokerd.core.catalog.spread import PropertyOf, SpreadIndex
+from brokerd.core.catalog.spread import Asked, SpreadIndex
 from brokerd.core.catalog.topic_trie import TopicTrie
 
 #: (is a queue, name)
@@ -43,15 +40,9 @@ class DirectIndex:
         if not counts:
             del self._by_key[binding.routing_key]
 
-    def match(
-        self,
-        keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
-        found: Found,
-        property_of: PropertyOf | None = None,
-    ) -> None:
+    def match(self, asked: Asked, found: Found) -> None:
         """Add destinations of all keys."""
-        for key in keys:
+        for key in asked.keys:
             counts = self._by_key.get(key)
             if counts is not None:
                 found.update(dict.fromkeys(counts))
@@ -74,13 +65,7 @@ class FanoutIndex:
         """Take it back."""
         _count_down(self._counts, destination)
 
-    def match(
-        self,
-        keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
-        found: Found,
-        property_of: PropertyOf | None = None,
-    ) -> None:
+    def match(self, asked: Asked, found: Found) -> None:
         """Add them all."""
         found.update(dict.fromkeys(self._counts))
 
@@ -102,15 +87,9 @@ class TopicIndex:
         """Take it back."""
         self.trie.remove(binding.routing_key, destination)
 
-    def match(
-        self,
-        keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
-        found: Found,
-        property_of: PropertyOf | None = None,
-    ) -> None:
+    def match(self, asked: Asked, found: Found) -> None:
         """Add destinations of all patterns that match any key."""
-        for key in keys:
+        for key in asked.keys:
             self.trie.match(key, found)
 
 
@@ -132,15 +111,9 @@ class HeadersIndex:
         """Take it back."""
         del self._matches[binding.name]
 
-    def match(
-        self,
-        keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
-        found: Found,
-        property_of: PropertyOf | None = None,
-    ) -> None:
+    def match(self, asked: Asked, found: Found) -> None:
         """Add destinations whose criteria hold; no headers table is an empty one (R-RT-H6)."""
-        headers = headers or {}
+        headers = asked.headers or {}
         for criteria, destination in self._matches.values():
             if destination not in found and criteria.matches(headers, self._loose):
                 found[destination] = None

@@ -17,7 +17,7 @@ from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
 from brokerd.core.catalog.down_homes import DownHomes
-from brokerd.core.catalog.spread import PropertyOf
+from brokerd.core.catalog.spread import Asked, PropertyOf
 
 #: Per vhost and generation; two generations, so what is asked often stays when random keys come.
 CACHED_ROUTES_MAX = 16_384
@@ -102,10 +102,12 @@ class _Cache:
 class Router:
     """Routes over a node's view of the catalog.  Owns nothing but the cache."""
 
-    __slots__ = ("_caches", "_state")
+    __slots__ = ("_caches", "_property_of", "_state")
 
-    def __init__(self, state: CatalogState) -> None:
+    def __init__(self, state: CatalogState, property_of: PropertyOf | None = None) -> None:
+        """property_of: reads a property of messages; None: hash exchanges see none."""
         self._state = state
+        self._property_of = property_of
         self._caches: dict[str, _Cache] = {}
 
     def route(
@@ -115,13 +117,13 @@ class Router:
         routing_key: str,
         headers: Mapping[str, Any] | None = None,
         extra_keys: Sequence[str] = (),
-        property_of: PropertyOf | None = None,
+        header: bytes = b"",
     ) -> RouteResult:
         """Return where a message goes.
 
         headers: None means "not looked at": if they matter, the result says `needs_headers`.
         extra_keys: CC, then BCC (R-RT-C2).
-        property_of: returns a property of the message, for the exchange type x-consistent-hash.
+        header: the message's properties, encoded, for the exchange type x-consistent-hash.
         """
         cache = self._caches.get(vhost)
         # A vhost that is deleted, or replaced by a snapshot's, had its revision raised.
@@ -133,29 +135,25 @@ class Router:
             cache = self._caches[vhost] = _Cache(topology)
         if extra_keys:
             keys = (routing_key, *extra_keys)
-            return self._find(cache.topology, exchange, keys, headers, property_of)
+            asked = Asked(keys, headers, header, self._property_of)
+            return self._find(cache.topology, exchange, asked)
         route = (exchange, routing_key)
         result = cache.new.get(route)
         if result is None:
             result = cache.old.get(route)
             if result is None:
-                result = self._find(cache.topology, exchange, (routing_key,), None, None)
+                result = self._find(cache.topology, exchange, Asked((routing_key,)))
             cache.put(route, result)
         if headers is not None and (
             result.needs_headers
             or (result.checks_hops and federation_type.RECEIVED_FROM in headers)
         ):
-            return self._find(cache.topology, exchange, (routing_key,), headers, property_of)
+            asked = Asked((routing_key,), headers, header, self._property_of)
+            return self._find(cache.topology, exchange, asked)
         return result
 
-    def _find(
-        self,
-        topology: VhostTopology,
-        start: str,
-        keys: tuple[str, ...],
-        headers: Mapping[str, Any] | None,
-        property_of: PropertyOf | None,
-    ) -> RouteResult:
+    def _find(self, topology: VhostTopology, start: str, asked: Asked) -> RouteResult:
+        keys, headers = asked.keys, asked.headers
         exchanges = topology.exchanges
         first = exchanges.get(start)
         result = RouteResult(first)
@@ -178,7 +176,7 @@ class Router:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True
                     return result
-                index.match(keys, headers, found, property_of)
+                index.match(asked, found)
                 found = self._present(topology, found)
             if found:
                 for is_queue, name in found:

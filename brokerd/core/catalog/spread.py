@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -33,13 +34,26 @@ WEIGHT_MAX = 10_000
 
 #: (is a queue, name)
 Destination: TypeAlias = tuple[bool, str]
-#: Returns a property of a message by its name, None where the message has none.
-PropertyOf: TypeAlias = Callable[[str], object]
+#: Returns a property by its name from the encoded properties of a message, None where it has none.
+PropertyOf: TypeAlias = Callable[[bytes, str], object]
 
 _MASK = (1 << 64) - 1
 #: 2 to the 64 divided by the golden ratio, odd (Knuth, The Art of Computer Programming, 6.4).
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = 0xD6E8FEB86659FD93
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a message says of its way through an exchange."""
+
+    #: Its routing key, then CC and BCC.
+    keys: Sequence[str]
+    #: None: not looked at.
+    headers: Mapping[str, Any] | None = None
+    #: All of its properties, encoded; b"": none.
+    header: bytes = b""
+    property_of: PropertyOf | None = None
 
 
 def check_exchange(exchange_type: str, arguments: Mapping[str, Any]) -> Refused | None:
@@ -115,13 +129,7 @@ class SpreadIndex:
         del self._bindings[binding.name]
         self._choices = None
 
-    def match(
-        self,
-        keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
-        found: dict[Destination, None],
-        property_of: PropertyOf | None = None,
-    ) -> None:
+    def match(self, asked: Asked, found: dict[Destination, None]) -> None:
         """Add the destination that a message goes to; CC and BCC say nothing here."""
         choices = self._choices
         if choices is None:
@@ -132,26 +140,22 @@ class SpreadIndex:
             self._count += 1
             chosen = choices[_mixed(self._count * _GOLDEN) % len(choices)]
         else:
-            value = _hash(self._hashed(keys, headers, property_of))
+            value = _hash(self._hashed(asked))
             if self._type == MODULUS_HASH:
                 chosen = choices[value % len(choices)]
             else:
                 chosen = _highest(choices, value)
         found[chosen[0]] = None
 
-    def _hashed(
-        self,
-        keys: Sequence[str],
-        headers: Mapping[str, Any] | None,
-        property_of: PropertyOf | None,
-    ) -> bytes:
+    def _hashed(self, asked: Asked) -> bytes:
         """Return what is hashed; what a message does not have has one place for all of them."""
         if self._header is not None:
-            value = (headers or {}).get(self._header)
+            value = (asked.headers or {}).get(self._header)
         elif self._property is not None:
-            value = None if property_of is None else property_of(self._property)
+            read = asked.property_of
+            value = read(asked.header, self._property) if read and asked.header else None
         else:
-            value = keys[0]
+            value = asked.keys[0]
         if type(value) is bytes:
             return value
         return b"" if value is None else str(value).encode("utf-8", "surrogateescape")

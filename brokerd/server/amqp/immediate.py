@@ -16,7 +16,6 @@ from brokerd.core.message import Content
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.transactions import Publish
 from brokerd.server.catalog.catalog_writer import QueueStuck
-from brokerd.server.messages.routing import property_of
 from brokerd.server.queues.stream import UNNUMBERED
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ async def _alternate(
         return refused
     table: Table = properties.headers(header) if properties.has_headers(header) else {}
     vhost, key = session.connection.vhost, target.method.routing_key
-    found = session.messages.router.route(vhost, name, key, table, (), property_of(header))
+    found = session.messages.router.route(vhost, name, key, table, (), header)
     if found.exchange is None:
         return refused
     ready = await _ready(session, found)

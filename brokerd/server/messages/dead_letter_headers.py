@@ -20,7 +20,6 @@ from brokerd.core.message import Content
 from brokerd.core.profiles import Profile
 from brokerd.core.queue import deaths
 from brokerd.server.messages import ports
-from brokerd.server.messages.routing import property_of
 
 
 def record_death(
@@ -69,7 +68,7 @@ def record_death(
         keys[0],
         rendered,
         tuple(keys[1:]),
-        property_of(new_header),
+        new_header,
     )
     route = (dead_letter_exchange, keys[0])
     return (route, new_header, body, message_annotations.encode(died.annotations)), result

@@ -40,7 +40,6 @@ from brokerd.server.messages import pipeline
 from brokerd.server.messages.federation_demand import QueueDemand, Queues
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
 from brokerd.server.messages.ports import Routing
-from brokerd.server.messages.routing import property_of
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.ports import Members, Sender
 
@@ -110,7 +109,7 @@ class LinkPublisher:
             routing_key,
             self._table,
             self._keys,
-            property_of(header),
+            header,
         )
         if result.exchange is None:
             # Deleted just now: the link is about to end, the message stays upstream.

@@ -19,7 +19,6 @@ from brokerd.core.catalog.refusals import Refused
 from brokerd.core.catalog.router import RouteResult
 from brokerd.server.messages import ports
 from brokerd.server.messages.reply_to import PREFIX, PSEUDO_QUEUE
-from brokerd.server.messages.routing import property_of
 
 #: Flags of headers, priority, reply-to, expiration and user-id in the first flag word.
 _SPECIAL_HIGH = 0x20 | 0x08 | 0x02 | 0x01
@@ -135,7 +134,7 @@ def check(
             rest = {key: value for key, value in table.items() if key != "BCC"}
             header = properties.with_headers(header, rest)
     result = routing.router.route(
-        client.vhost, method.exchange, method.routing_key, table, extra, property_of(header)
+        client.vhost, method.exchange, method.routing_key, table, extra, header
     )
     keys = (method.routing_key, *extra)
     refused = client.access.check_topic("write", result.exchange, keys)

@@ -10,7 +10,6 @@ from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Content
 from brokerd.core.queue import effects
 from brokerd.server.messages import dead_letter_headers, pipeline, ports
-from brokerd.server.messages.routing import property_of
 from brokerd.server.queues import ports as queue_ports
 from brokerd.server.queues.stream import ChannelStream
 
@@ -55,7 +54,7 @@ def _publish(
     table = dead_letter_headers.headers_of(header)
     extra = (*dead_letter_headers.copies_of(table), *kept.bcc)
     # R-MQ-6: an alternate without a binding that matches has an alternate of its own.
-    result = routing.router.route(vhost, exchange, routing_key, table, extra, property_of(header))
+    result = routing.router.route(vhost, exchange, routing_key, table, extra, header)
     letter = ((exchange, routing_key), header, body, message_annotations.encode(kept))
     if not pipeline.send_own(routing, stream, vhost, result, [letter], 1):
         routing.dropped.unrouted("reroute_unroutable")

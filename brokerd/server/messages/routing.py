@@ -7,7 +7,6 @@ depends on what all members can read.  Built by composition.py.
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors as amqp_errors
@@ -19,20 +18,15 @@ from brokerd.server.messages.repeated_warnings import RepeatedWarnings
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.core.catalog.router import RouteResult
-    from brokerd.core.catalog.spread import PropertyOf
     from brokerd.core.profiles import Profile
     from brokerd.telemetry.counters import Counters
 
 
-def property_of(header: bytes) -> PropertyOf:
-    """Return what gives a message's properties by their names, for exchanges that hash one.
+def property_of(header: bytes, name: str) -> object:
+    """Return a property of a message by its name, None where it has none.
 
-    header: the message's properties, as stored; nothing is read of it before it is asked for.
+    header: the message's properties, as stored.
     """
-    return partial(_property, header)
-
-
-def _property(header: bytes, name: str) -> object:
     try:
         return getattr(BasicProperties.decode(header), name, None)
     except amqp_errors.AmqpError:
@@ -50,7 +44,7 @@ class MemberRouting:
         counters: Counters,
         dropped: Dropped | None = None,
     ) -> None:
-        self.router = Router(view)
+        self.router = Router(view, property_of)
         self.profile = profile
         self.counters = counters
         #: Messages that no queue took, since this member's start; for the metrics.

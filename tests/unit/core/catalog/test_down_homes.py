@@ -44,7 +44,13 @@ def test_all_else_about_it_is_answered_as_if_it_were_not_there() -> None:
     is_refused(catalog.bind("amq.direct", "q"), 404, MISSING)
     is_refused(declare.use_queue(catalog.view, catalog.access, "q", OWN), 404, MISSING)
     deleted = declare.delete_queue(
-        catalog.view, catalog.access, "q", if_unused=False, if_empty=False, connection=OWN
+        catalog.view,
+        catalog.profile,
+        catalog.access,
+        "q",
+        if_unused=False,
+        if_empty=False,
+        connection=OWN,
     )
     assert deleted == declare.Exists(None)
     catalog.view.down_homes.forget(catalog.found("q").uid)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from brokerd.core.catalog import spread
 from brokerd.core.catalog.catalog_objects import Binding
 from brokerd.core.catalog.refusals import Refused
-from brokerd.core.catalog.spread import SpreadIndex
+from brokerd.core.catalog.spread import Asked, SpreadIndex
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 KEYS = [f"order-{number}" for number in range(4_000)]
@@ -49,10 +49,10 @@ def route(
     of: SpreadIndex,
     key: str,
     headers: Mapping[str, Any] | None = None,
-    property_of: Callable[[str], object] | None = None,
+    property_of: Callable[[bytes, str], object] | None = None,
 ) -> str:
     found: dict[tuple[bool, str], None] = {}
-    of.match((key, "copy"), headers, found, property_of)
+    of.match(Asked((key, "copy"), headers, b"properties", property_of), found)
     [(is_queue, name)] = found
     assert is_queue
     return name
@@ -127,14 +127,14 @@ def test_a_property_is_hashed() -> None:
     of = index([f"q{number}" for number in range(8)], arguments={"hash-property": "message_id"})
     asked = []
 
-    def property_of(name: str) -> object:
-        asked.append(name)
+    def property_of(header: bytes, name: str) -> object:
+        asked.append((header, name))
         return "m1"
 
     first = route(of, "one", {}, property_of)
     assert route(of, "two", {}, property_of) == first
-    assert asked == ["message_id", "message_id"]
-    assert route(of, "one", {}) == route(of, "two", {}, lambda _: None)
+    assert asked == [(b"properties", "message_id")] * 2
+    assert route(of, "one", {}) == route(of, "two", {}, lambda *_: None)
 
 
 def test_modulus_hash_counts_by_name() -> None:
@@ -157,7 +157,7 @@ def test_random_goes_anywhere_and_to_one_queue() -> None:
 def test_without_bindings_nothing_is_found() -> None:
     found: dict[tuple[bool, str], None] = {}
     for exchange_type in spread.TYPES:
-        SpreadIndex(exchange_type, {}).match(("key",), {}, found)
+        SpreadIndex(exchange_type, {}).match(Asked(("key",), {}), found)
     assert found == {}
 
 

@@ -5,6 +5,8 @@ Expected outcomes on the hot path (not the leader, overloaded) are statuses, not
 
 from __future__ import annotations
 
+from brokerd.raft.messages import CATALOG_GROUP
+
 
 class ClusterError(Exception):
     """Base of everything this room raises."""
@@ -46,7 +48,8 @@ class GroupUnavailable(ClusterError):
     """No member took the command in time.  It may still take effect."""
 
     def __init__(self, uid: int, timeout_s: float) -> None:
-        super().__init__(f"no leader of group {uid} answered within {timeout_s:g} s")
+        which = "the catalog" if uid == CATALOG_GROUP else f"group {uid}"
+        super().__init__(f"no leader of {which} answered within {timeout_s:g} s")
         self.uid = uid
 
 

@@ -16,7 +16,7 @@ _STATES = ("ready", "unacked", "delayed", "all")
 _FORMATS = ("table", "json", "raw")
 _COLUMNS = (
     *("number", "state", "deliveries", "enqueued", "expires", "bytes"),
-    *("exchange", "routing_key", "consumer", "payload"),
+    *("exchange", "routing_key", "died", "consumer", "payload"),
 )
 #: Of a payload in a table; --formatter json has all that was asked for.
 _SHOWN_CHARACTERS = 60
@@ -121,9 +121,20 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "deliveries": row["acquired_count"] or row["delivery_count"],
         "enqueued": _time(row["enqueued_ms"]),
         "expires": _time(row["expires_ms"]),
+        "died": _death(row["properties"]),
         "consumer": f"{holder['consumer_tag'] or '(get)'} at {holder['node']}" if holder else None,
         "payload": payload,
     }
+
+
+def _death(properties: Any) -> str | None:
+    """Return why and in which queue a message died last, as its header x-death has it."""
+    headers = properties.get("headers") if isinstance(properties, dict) else None
+    deaths = headers.get("x-death") if isinstance(headers, dict) else None
+    last = deaths[0] if isinstance(deaths, list) and deaths else None
+    if not isinstance(last, dict):
+        return None
+    return f"{last.get('reason')} in {last.get('queue')}"
 
 
 def _time(at_ms: int | None) -> str | None:

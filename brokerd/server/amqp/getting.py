@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors, methods
-from brokerd.cluster.errors import GroupUnavailable
 from brokerd.cluster.groups.asked import Asked, ReplyStatus
+from brokerd.core.catalog import names
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
@@ -105,7 +105,10 @@ class Getting:
             # The queue waits with damage (see Session._run).
             raise errors.NotFound(reply.decode())
         if status is ReplyStatus.LATE:
-            raise errors.InternalError(str(GroupUnavailable(queue.uid, self._timeout_s)))
+            resource = names.resource("queue", queue.vhost, queue.name)
+            raise errors.InternalError(
+                f"no leader of {resource} answered within {self._timeout_s:g} s"
+            )
         got = None
         if status is ReplyStatus.OK:
             got = message_of(services.queues.contents_if_here, queue.uid, reply)

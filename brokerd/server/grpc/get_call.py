@@ -10,7 +10,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors
-from brokerd.cluster.errors import GroupUnavailable
 from brokerd.cluster.groups.asked import ReplyStatus
 from brokerd.core.catalog import names
 from brokerd.core.catalog.catalog_objects import Queue
@@ -85,7 +84,8 @@ async def _one(
     if status is ReplyStatus.REFUSED:
         raise QueueStuck(reply.decode())
     if status is ReplyStatus.LATE:
-        raise Unavailable(str(GroupUnavailable(queue.uid, timeout_s)))
+        resource = names.resource("queue", queue.vhost, queue.name)
+        raise Unavailable(f"no leader of {resource} answered within {timeout_s:g} s")
     if status is not ReplyStatus.OK:
         raise errors.NotFound(names.missing("queue", queue.vhost, queue.name))
     got = message_of(services.queues.contents_if_here, queue.uid, reply)

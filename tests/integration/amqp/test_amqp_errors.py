@@ -195,7 +195,6 @@ CONNECTION_ERRORS: list[tuple[str, bytes, int, str]] = [
     ("R-ERR-30", frame(1, 1, struct.pack(">HH", 60, 999)), 503, ""),
     ("R-ERR-30", frame(1, 1, struct.pack(">HH", 999, 1)), 503, ""),
     ("R-ERR-42", M.ChannelFlow(False).encode(1), 540, "active=false"),
-    ("R-ERR-35", M.QueueDelete(0, "quorum", if_unused=True).encode(1), 540, "if-unused"),
     ("properties", PUBLISH + header(b"\x80\0\xff"), 502, "malformed"),
     ("headers", PUBLISH + header(b"\x20\0\0\0\0\x04\x01kZx"), 502, ""),
 ]

@@ -38,10 +38,13 @@ def test_the_queue_judges_its_own_deletion(tmp_path: Path, queue_type: str) -> N
 
 
 def test_profiles_of_rabbitmq_refuse_it(tmp_path: Path) -> None:
+    """R-ERR-35"""
     with cluster(tmp_path, 1, BROKERD_COMPAT_PROFILE="rabbitmq-4.3") as [member]:
-        connection = member.connect()
-        channel = connection.channel()
-        channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
-        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as refused:
-            channel.queue_delete("q", if_empty=True)
-        assert refused.value.reply_code == 540
+        for flag in ("if_empty", "if_unused"):
+            connection = member.connect()
+            channel = connection.channel()
+            channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as refused:
+                channel.queue_delete("q", **{flag: True})
+            assert refused.value.reply_code == 540
+            assert flag.replace("_", "-") in refused.value.reply_text

@@ -49,7 +49,7 @@ def _started(folder: Path) -> list[psutil.Process]:
     """What this run started with something of its folder on its command line."""
     return [
         process
-        for process in psutil.process_iter(["cmdline"])
+        for process in psutil.process_iter(["cmdline", "name"])
         if any(str(folder) in word for word in process.info["cmdline"] or ())
     ]
 
@@ -84,7 +84,7 @@ def test_a_run_whose_operator_ends_fails_and_leaves_nothing_behind(tmp_path: Pat
 
 
 def _names(folder: Path) -> set[str]:
-    return {process.name() for process in _started(folder)}
+    return {process.info["name"] for process in _started(folder)}
 
 
 def _operators(run: psutil.Popen) -> list[psutil.Process]:

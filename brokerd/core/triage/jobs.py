@@ -219,6 +219,6 @@ def status_of(fields: Mapping[str, Any]) -> JobStatus:
 
 def _choice(name: str, kind: type[StrEnum], value: object) -> StrEnum:
     try:
-        return kind(value)
+        return kind(str(value))
     except ValueError:
         raise JobError(f"{name}: one of {', '.join(member.value for member in kind)}") from None

@@ -107,6 +107,7 @@ from brokerd.server.queues.leaders import CatalogOptions, QueueLeaders
 from brokerd.server.queues.replicas import Listeners, QueueGroups
 from brokerd.server.queues.turn import Turn
 from brokerd.server.queues.vanished import VanishedQueues
+from brokerd.server.queues.walking import Walker
 from brokerd.server.runtime import MemberRuntime
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -715,7 +716,7 @@ def _management_services(
 
 
 def _browses(base: CoreServices, access: Access, members: Members) -> browses.Browses:
-    browser = QueueBrowser(base.queues, base.process.clock_ms)
+    browser = QueueBrowser(Walker(base.queues, base.process.clock_ms))
     compiled = browse_filters.compiler(base.process.clock_ms)
     browse_calls.serve(members.calls, base.host, browser, compiled)
     sources = browses.Sources(

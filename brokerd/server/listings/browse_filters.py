@@ -9,7 +9,7 @@ from brokerd.core.message import Content
 from brokerd.core.queue import effects
 from brokerd.core.queue.browse import Browsed
 from brokerd.server.messages.message_view import StoredMessage
-from brokerd.server.queues.browsing import Matching
+from brokerd.server.queues.walking import Matching
 
 
 def compiler(clock_ms: Callable[[], int]) -> Callable[[str], Matching]:
@@ -32,6 +32,6 @@ def compiler(clock_ms: Callable[[], int]) -> Callable[[str], Matching]:
             )
             return chosen.matches(view)
 
-        return Matching(matches, chosen.searches)
+        return Matching(matches, chosen.searches, chosen.needs_head)
 
     return compiled

@@ -16,7 +16,8 @@ from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.members import ports
 from brokerd.server.members.member_calls import MemberCalls
 from brokerd.server.queues import browsing
-from brokerd.server.queues.browsing import Matching, Page, Question, QueueBrowser
+from brokerd.server.queues.browsing import Page, Question, QueueBrowser
+from brokerd.server.queues.walking import Busy, Matching, NotHere
 
 Json: TypeAlias = dict[str, Any]
 #: Makes of a filter's text what is asked about each message; ValueError.
@@ -42,9 +43,9 @@ def serve(
         matching = compile_filter(str(asked["filter"])) if asked.get("filter") else None
         try:
             return _encoded(await browser.page(uid, question, matching))
-        except browsing.NotHere:
+        except NotHere:
             return {"elsewhere": host.leader_of(uid) or ""}
-        except browsing.Busy:
+        except Busy:
             return {"busy": True}
 
     calls.serve(_ASK, browse)

@@ -21,7 +21,11 @@ from brokerd.cluster.peer import join_request
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.config import BrokerConfig
+from brokerd.core.catalog import refusals
+from brokerd.core.catalog.identity import Identity
+from brokerd.core.catalog.refusals import Refused
 from brokerd.core.profiles import Profile
+from brokerd.core.triage.jobs import JobOrder, JobStatus
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.access import tokens
@@ -38,6 +42,7 @@ from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
 from brokerd.server.application_env import Variables
 from brokerd.server.audit_log import AuditLog
+from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 from brokerd.server.catalog.member_objects import MemberObjects
@@ -52,8 +57,18 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import browse_filters, browses, client_calls, memory_breakdown
+from brokerd.server.listings import (
+    browse_filters,
+    client_calls,
+    look_guard,
+    memory_breakdown,
+    target_rooms,
+    triage_pages,
+)
+from brokerd.server.listings.browses import Browses
+from brokerd.server.listings.job_ports import JobRefused, QueueJobs
 from brokerd.server.listings.totals import MemberTotals
+from brokerd.server.listings.triages import Triages
 from brokerd.server.loop.tasks import Tasks, log_failure
 from brokerd.server.loop.timers import DeadlineWheel
 from brokerd.server.management import door as management
@@ -560,7 +575,7 @@ def build_fronts(member: Member) -> Fronts:
     )
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host), peers)
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
-    looks = _browses(base, access, members)
+    looks = _looks(base, access, messages, members)
     admin = _admin_services(base, access, messages, members, runtime, looks)
     client_calls.serve(members.calls, admin)
     servicers = Servicers(
@@ -711,15 +726,44 @@ def _management_services(
         routing=messages.routing,
         connect_here=endpoints.connect_here,
         browses=admin.browses,
+        triages=admin.triages,
+        jobs=admin.jobs,
         blocking_reason=access.alarms.reason,
     )
 
 
-def _browses(base: CoreServices, access: Access, members: Members) -> browses.Browses:
-    browser = QueueBrowser(Walker(base.queues, base.process.clock_ms))
+class _NoJobs:
+    """Refuses jobs: a stand-in until listings/jobs.py is composed here."""
+
+    async def start(self, order: JobOrder, identity: Identity, author: Author) -> JobStatus:
+        raise JobRefused(Refused(refusals.NOT_IMPLEMENTED, "this release starts no jobs of queues"))
+
+    async def stop(self, vhost: str, queue: str, identity: Identity, author: Author) -> JobStatus:
+        raise JobRefused(refusals.not_found(f"queue '{queue}' in vhost '{vhost}' has no job"))
+
+    async def statuses(
+        self, vhost: str | None, queue: str | None, identity: Identity
+    ) -> list[JobStatus]:
+        return []
+
+
+@dataclass(slots=True)
+class Looks:
+    """Looks at the messages of queues, and what is done with them."""
+
+    browses: Browses
+    triages: Triages
+    jobs: QueueJobs
+
+
+def _looks(base: CoreServices, access: Access, messages: Messages, members: Members) -> Looks:
+    walker = Walker(base.queues, base.process.clock_ms)
     compiled = browse_filters.compiler(base.process.clock_ms)
-    browse_calls.serve(members.calls, base.host, browser, compiled)
-    sources = browses.Sources(
+    browse_calls.serve(members.calls, base.host, QueueBrowser(walker), compiled)
+    pages = triage_pages.TriagePages(walker, messages.routing.router, compiled)
+    triage_pages.serve(members.calls, base.host, pages)
+    target_rooms.serve(members.calls, base.process.node, base.queues)
+    sources = look_guard.Sources(
         view=base.catalog.view,
         admission=access.admission,
         members=members.cluster,
@@ -728,7 +772,8 @@ def _browses(base: CoreServices, access: Access, members: Members) -> browses.Br
         refusal=base.groups.refusal,
         check_filter=compiled,
     )
-    return browses.Browses(sources)
+    guard = look_guard.LookGuard(sources)
+    return Looks(Browses(guard), Triages(guard), _NoJobs())
 
 
 def _admin_services(
@@ -737,7 +782,7 @@ def _admin_services(
     messages: Messages,
     members: Members,
     runtime: MemberRuntime,
-    looks: browses.Browses,
+    looks: Looks,
 ) -> AdminServices:
     return AdminServices(
         callers=access.callers,
@@ -755,5 +800,7 @@ def _admin_services(
         deliveries=messages.deliveries,
         variables=base.variables,
         runtime=runtime,
-        browses=looks,
+        browses=looks.browses,
+        triages=looks.triages,
+        jobs=looks.jobs,
     )

@@ -12,6 +12,18 @@ from brokerd.server.messages.message_view import StoredMessage
 from brokerd.server.queues.walking import Matching
 
 
+def view_of(browsed: Browsed, content: Content, now_ms: int) -> StoredMessage:
+    """Return a message as filters and triage see it."""
+    return StoredMessage(
+        content,
+        browsed.number,
+        state=browsed.state,
+        delivery_count=browsed.run.delivery_count,
+        redelivered=effects.times_acquired(browsed.run) > 0,
+        age_ms=max(0, now_ms - browsed.enqueued_ms),
+    )
+
+
 def compiler(clock_ms: Callable[[], int]) -> Callable[[str], Matching]:
     """Return what makes a filter of its text, FilterError (a ValueError) where it is none.
 
@@ -22,15 +34,7 @@ def compiler(clock_ms: Callable[[], int]) -> Callable[[str], Matching]:
         chosen = compile_filter(text)
 
         def matches(browsed: Browsed, content: Content) -> bool:
-            view = StoredMessage(
-                content,
-                browsed.number,
-                state=browsed.state,
-                delivery_count=browsed.run.delivery_count,
-                redelivered=effects.times_acquired(browsed.run) > 0,
-                age_ms=max(0, clock_ms() - browsed.enqueued_ms),
-            )
-            return chosen.matches(view)
+            return chosen.matches(view_of(browsed, content, clock_ms()))
 
         return Matching(matches, chosen.searches, chosen.needs_head)
 

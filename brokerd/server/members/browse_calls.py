@@ -97,7 +97,6 @@ async def ask_leader(
     that; Unavailable where no leader answers in time; Overloaded.
     """
     fields = {
-        "uid": queue.uid,
         "state": question.state,
         "tail": question.tail,
         "first_number": question.first_number,
@@ -107,6 +106,22 @@ async def ask_leader(
         "body_bytes": question.body_bytes,
         "filter": filter_text,
     }
+    return _decoded(await leaders_answer(cluster, queue, _ASK, fields, refusal))
+
+
+async def leaders_answer(
+    cluster: ports.Neighbours,
+    queue: Queue,
+    question: str,
+    fields: Json,
+    refusal: Callable[[int], str],
+) -> Json:
+    """Return what a queue's leader answers to a question about its messages, whichever member that
+    is; the errors are those of `ask_leader`.
+
+    An answer has `counts`, or says where the leader is (`elsewhere`), or that it is `busy`.
+    """
+    fields = {"uid": queue.uid, **fields}
     clock = asyncio.get_running_loop().time
     deadline = clock() + PATIENCE_S
     hint = cluster.host.leader_of(queue.uid) or ""
@@ -120,9 +135,9 @@ async def ask_leader(
             if node in asked or node not in cluster.host.alive():
                 continue
             asked.add(node)
-            answer = await cluster.calls.ask(node, _ASK, fields)
-            if answer is not None and "messages" in answer:
-                return _decoded(answer)
+            answer = await cluster.calls.ask(node, question, fields)
+            if answer is not None and "counts" in answer:
+                return answer
             if answer is not None and answer.get("busy"):
                 raise Overloaded(f"member '{node}' shows as many queues as it may at once")
             if answer is not None and answer["elsewhere"]:

@@ -61,6 +61,11 @@ class StoredMessage:
         return len(self._content[2])
 
     @property
+    def header(self) -> bytes:
+        """Return the properties as they are stored."""
+        return self._content[1]
+
+    @property
     def properties(self) -> BasicProperties:
         found = self._properties
         if found is None:

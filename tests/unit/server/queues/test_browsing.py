@@ -165,7 +165,9 @@ async def test_a_slow_filter_is_asked_in_a_thread_for_a_while_at_a_time() -> Non
 
     def matches(browsed: Browsed, _: Content) -> bool:
         asked.append(threading.get_ident())
-        time.sleep(walking._THREAD_S)
+        until_s = time.monotonic() + walking._THREAD_S
+        while time.monotonic() < until_s:
+            pass
         return False
 
     page = await browser_of(queues).page(UID, Question(), Matching(matches, is_slow=True))

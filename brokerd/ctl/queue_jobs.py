@@ -156,14 +156,12 @@ def move(name: str, **common: Any) -> None:
 def delete_messages(name: str, yes: bool, **common: Any) -> None:
     """Delete messages of a queue by filter or group; shows them first and asks (option -p)."""
     order = _order("delete", name, common, None)
-    if not yes and not common["dry_run"]:
-        is_person = sys.stdin.isatty() and sys.stderr.isatty()
-        if not is_person:
-            raise errors.CtlError(
-                "delete_messages asks, and there is no terminal: add --yes, or --dry-run to see "
-                "what would go",
-                errors.EXIT_USAGE,
-            )
+    if not yes and not common["dry_run"] and not _is_person():
+        raise errors.CtlError(
+            "delete_messages asks, and there is no terminal: add --yes, or --dry-run to see "
+            "what would go",
+            errors.EXIT_USAGE,
+        )
     _run(order, common, asks=not yes)
 
 
@@ -203,6 +201,10 @@ def stop_queue_job(name: str) -> None:
         job = json.loads(client.call("StopQueueJob", request).job)
     _show_jobs(chosen, [job])
     _show_receipt(chosen, job)
+
+
+def _is_person() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 # ---- orders -------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import browse_filters, browses, client_calls, memory_breakdown
+from brokerd.server.listings import browse_filters, browses, client_calls, jobs, memory_breakdown
 from brokerd.server.listings.totals import MemberTotals
 from brokerd.server.loop.tasks import Tasks, log_failure
 from brokerd.server.loop.timers import DeadlineWheel
@@ -82,6 +82,8 @@ from brokerd.server.memory.alarms import AlarmListeners, AlarmMonitor
 from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
+from brokerd.server.messages.job_worker import Around
+from brokerd.server.messages.job_workers import JobWorkers
 from brokerd.server.messages.partial_messages import PartialMessages
 from brokerd.server.messages.refused_publishes import RefusedPublishes
 from brokerd.server.messages.reply_to import Replies
@@ -201,6 +203,7 @@ class Messages:
     tracer: Tracer
     objects: MemberObjects
     dead_letter_publisher: DeadLetterPublisher
+    job_workers: JobWorkers
     leaders: QueueLeaders
 
 
@@ -216,6 +219,7 @@ class Fronts:
     management: HttpServer
     #: Samples for the management API.
     rates: Rates
+    jobs: jobs.Jobs
 
 
 @dataclass(slots=True, frozen=True)
@@ -236,7 +240,7 @@ def build(given: Dependencies) -> Member:
     """Build a member; ConfigError if what is configured makes no sense."""
     base = _base(given)
     access = _access(base)
-    messages, members = _rooms(base, given.ask)
+    messages, members = _rooms(base, access, given.ask)
     queue_groups = _queue_groups(base, messages, members)
     catalog_events = _catalog_events(base, access, messages, members, queue_groups)
     events = MemberEvents(_event_listeners(base, access, messages, members, catalog_events))
@@ -318,7 +322,7 @@ def _nudge(catalog: MemberCatalog, client: QueueClient) -> Callable[[int], None]
     return lambda uid: catalog.nudge() if uid == CATALOG_GROUP else client.nudge(uid)
 
 
-def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
+def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
@@ -342,6 +346,17 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
     dead_letter_publisher = DeadLetterPublisher(queues, client, routing, process, spawn)
+    around = Around(
+        node=process.node,
+        queues=queues,
+        client=client,
+        routing=routing,
+        view=view,
+        audit=base.audit,
+        alarm=access.alarms.reason,
+        clock_ms=process.clock_ms,
+    )
+    job_workers = JobWorkers(around, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
         identity=process,
@@ -349,6 +364,7 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
         replicas=host,
         deliveries=deliveries,
         dead_letters=dead_letter_publisher,
+        jobs=job_workers,
         options=options,
         wake_members=membership.wake,
         write_later=catalog.write_later,
@@ -357,7 +373,14 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     quorum_calls.serve(calls, host, leaders.led, membership.stuck)
     replies = Replies(process, host, view)
     messages = Messages(
-        routing, deliveries, replies, tracer, objects, dead_letter_publisher, leaders
+        routing=routing,
+        deliveries=deliveries,
+        replies=replies,
+        tracer=tracer,
+        objects=objects,
+        dead_letter_publisher=dead_letter_publisher,
+        job_workers=job_workers,
+        leaders=leaders,
     )
     leadership = Leadership(host, base.lifecycle.has_failed)
     this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
@@ -406,12 +429,13 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
 
 def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> QueueGroups:
     leaders, letters, hub = messages.leaders, messages.dead_letter_publisher, messages.deliveries
+    workers = messages.job_workers
     queues, view = base.queues, base.catalog.view
     vanished = VanishedQueues(queues, base.host, messages.routing.dropped)
     base.catalog.restoring_listeners.append(lambda: vanished.remember(view.queues()))
     listeners = Listeners(
         opened=members.refill.opened,
-        leaving=(leaders.replica_closed, letters.stop),
+        leaving=(leaders.replica_closed, letters.stop, workers.stop),
         left=(hub.leader_changed,),
         vanishing=vanished.vanishing,
         ending=(
@@ -419,6 +443,7 @@ def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> Q
             leaders.forget,
             members.stuck.forget,
             letters.stop,
+            workers.stop,
             members.consumed.forget,
         ),
         ended=(hub.group_gone,),
@@ -572,7 +597,8 @@ def build_fronts(member: Member) -> Fronts:
     http = _http(member, runtime)
     services = _management_services(member, admin, endpoints)
     api = _management(services)
-    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
+    made = _jobs(base, messages, members)
+    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates, made)
 
 
 def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
@@ -728,6 +754,20 @@ def _browses(base: CoreServices, access: Access, members: Members) -> browses.Br
         check_filter=compiled,
     )
     return browses.Browses(sources)
+
+
+def _jobs(base: CoreServices, messages: Messages, members: Members) -> jobs.Jobs:
+    folded = base.host.folded.__contains__
+    jobs.serve(members.calls, base.queues, messages.job_workers, folded)
+    return jobs.Jobs(
+        jobs.Sources(
+            view=base.catalog.view,
+            client=base.queue_client,
+            members=members.cluster,
+            audit=base.audit,
+            clock_ms=base.process.clock_ms,
+        )
+    )
 
 
 def _admin_services(

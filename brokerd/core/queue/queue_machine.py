@@ -214,6 +214,12 @@ class QueueMachine(QueueState):
         """Return the job under way, to be looked at only."""
         return self.job
 
+    def query_not_ready(self, end: int) -> tuple[int, int]:
+        """Return how many messages of a lower number consumers hold, and how many are delayed."""
+        held = [span for consumer in self.consumers.rows() for span in consumer.held]
+        delayed = [span for _, span in self.delayed]
+        return _below(held, end), _below(delayed, end)
+
     def query_receipts(self) -> tuple[Receipt, ...]:
         """Return those of the last jobs that have ended, the newest last."""
         return self.receipts
@@ -773,6 +779,10 @@ class QueueMachine(QueueState):
             self.counters["dl_out"] += count - position
             run = Run(entry.first + position, count - position, entry.index, position, 0, 0)
             self._dead_runs("maxlen", options.dead_letter_exchange).append(run)
+
+
+def _below(spans: list[Span], end: int) -> int:
+    return sum([max(0, min(span.end, end) - span.first) for span in spans])
 
 
 def _json(fields: dict[str, Any]) -> bytes:

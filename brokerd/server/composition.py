@@ -21,11 +21,7 @@ from brokerd.cluster.peer import join_request
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.config import BrokerConfig
-from brokerd.core.catalog import refusals
-from brokerd.core.catalog.identity import Identity
-from brokerd.core.catalog.refusals import Refused
 from brokerd.core.profiles import Profile
-from brokerd.core.triage.jobs import JobOrder, JobStatus
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.access import tokens
@@ -42,7 +38,6 @@ from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
 from brokerd.server.application_env import Variables
 from brokerd.server.audit_log import AuditLog
-from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 from brokerd.server.catalog.member_objects import MemberObjects
@@ -60,13 +55,14 @@ from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.listings import (
     browse_filters,
     client_calls,
+    jobs,
     look_guard,
     memory_breakdown,
     target_rooms,
     triage_pages,
 )
 from brokerd.server.listings.browses import Browses
-from brokerd.server.listings.job_ports import JobRefused, QueueJobs
+from brokerd.server.listings.job_ports import QueueJobs
 from brokerd.server.listings.totals import MemberTotals
 from brokerd.server.listings.triages import Triages
 from brokerd.server.loop.tasks import Tasks, log_failure
@@ -97,6 +93,8 @@ from brokerd.server.memory.alarms import AlarmListeners, AlarmMonitor
 from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
+from brokerd.server.messages.job_worker import Around
+from brokerd.server.messages.job_workers import JobWorkers
 from brokerd.server.messages.partial_messages import PartialMessages
 from brokerd.server.messages.refused_publishes import RefusedPublishes
 from brokerd.server.messages.reply_to import Replies
@@ -217,6 +215,7 @@ class Messages:
     tracer: Tracer
     objects: MemberObjects
     dead_letter_publisher: DeadLetterPublisher
+    job_workers: JobWorkers
     leaders: QueueLeaders
 
 
@@ -252,7 +251,7 @@ def build(given: Dependencies) -> Member:
     """Build a member; ConfigError if what is configured makes no sense."""
     base = _base(given)
     access = _access(base)
-    messages, members = _rooms(base, given.ask)
+    messages, members = _rooms(base, access, given.ask)
     queue_groups = _queue_groups(base, messages, members)
     catalog_events = _catalog_events(base, access, messages, members, queue_groups)
     events = MemberEvents(_event_listeners(base, access, messages, members, catalog_events))
@@ -334,7 +333,7 @@ def _nudge(catalog: MemberCatalog, client: QueueClient) -> Callable[[int], None]
     return lambda uid: catalog.nudge() if uid == CATALOG_GROUP else client.nudge(uid)
 
 
-def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
+def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
@@ -358,6 +357,17 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
     dead_letter_publisher = DeadLetterPublisher(queues, client, routing, process, spawn)
+    around = Around(
+        node=process.node,
+        queues=queues,
+        client=client,
+        routing=routing,
+        view=view,
+        audit=base.audit,
+        alarm=access.alarms.reason,
+        clock_ms=process.clock_ms,
+    )
+    job_workers = JobWorkers(around, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
         identity=process,
@@ -365,6 +375,7 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
         replicas=host,
         deliveries=deliveries,
         dead_letters=dead_letter_publisher,
+        jobs=job_workers,
         options=options,
         wake_members=membership.wake,
         write_later=catalog.write_later,
@@ -373,7 +384,14 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     quorum_calls.serve(calls, host, leaders.led, membership.stuck)
     replies = Replies(process, host, view)
     messages = Messages(
-        routing, deliveries, replies, tracer, objects, dead_letter_publisher, leaders
+        routing=routing,
+        deliveries=deliveries,
+        replies=replies,
+        tracer=tracer,
+        objects=objects,
+        dead_letter_publisher=dead_letter_publisher,
+        job_workers=job_workers,
+        leaders=leaders,
     )
     leadership = Leadership(host, base.lifecycle.has_failed)
     this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
@@ -422,12 +440,13 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
 
 def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> QueueGroups:
     leaders, letters, hub = messages.leaders, messages.dead_letter_publisher, messages.deliveries
+    workers = messages.job_workers
     queues, view = base.queues, base.catalog.view
     vanished = VanishedQueues(queues, base.host, messages.routing.dropped)
     base.catalog.restoring_listeners.append(lambda: vanished.remember(view.queues()))
     listeners = Listeners(
         opened=members.refill.opened,
-        leaving=(leaders.replica_closed, letters.stop),
+        leaving=(leaders.replica_closed, letters.stop, workers.stop),
         left=(hub.leader_changed,),
         vanishing=vanished.vanishing,
         ending=(
@@ -435,6 +454,7 @@ def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> Q
             leaders.forget,
             members.stuck.forget,
             letters.stop,
+            workers.stop,
             members.consumed.forget,
         ),
         ended=(hub.group_gone,),
@@ -732,21 +752,6 @@ def _management_services(
     )
 
 
-class _NoJobs:
-    """Refuses jobs: a stand-in until listings/jobs.py is composed here."""
-
-    async def start(self, order: JobOrder, identity: Identity, author: Author) -> JobStatus:
-        raise JobRefused(Refused(refusals.NOT_IMPLEMENTED, "this release starts no jobs of queues"))
-
-    async def stop(self, vhost: str, queue: str, identity: Identity, author: Author) -> JobStatus:
-        raise JobRefused(refusals.not_found(f"queue '{queue}' in vhost '{vhost}' has no job"))
-
-    async def statuses(
-        self, vhost: str | None, queue: str | None, identity: Identity
-    ) -> list[JobStatus]:
-        return []
-
-
 @dataclass(slots=True)
 class Looks:
     """Looks at the messages of queues, and what is done with them."""
@@ -760,7 +765,9 @@ def _looks(base: CoreServices, access: Access, messages: Messages, members: Memb
     walker = Walker(base.queues, base.process.clock_ms)
     compiled = browse_filters.compiler(base.process.clock_ms)
     browse_calls.serve(members.calls, base.host, QueueBrowser(walker), compiled)
-    pages = triage_pages.TriagePages(walker, messages.routing.router, compiled)
+    pages = triage_pages.TriagePages(
+        walker, triage_pages.Catalog(messages.routing, base.catalog.view), compiled
+    )
     triage_pages.serve(members.calls, base.host, pages)
     target_rooms.serve(members.calls, base.process.node, base.queues)
     sources = look_guard.Sources(
@@ -773,7 +780,21 @@ def _looks(base: CoreServices, access: Access, messages: Messages, members: Memb
         check_filter=compiled,
     )
     guard = look_guard.LookGuard(sources)
-    return Looks(Browses(guard), Triages(guard), _NoJobs())
+    return Looks(Browses(guard), Triages(guard), _jobs(base, messages, members))
+
+
+def _jobs(base: CoreServices, messages: Messages, members: Members) -> QueueJobs:
+    folded = base.host.folded.__contains__
+    jobs.serve(members.calls, base.queues, messages.job_workers, folded)
+    return jobs.Jobs(
+        jobs.Sources(
+            view=base.catalog.view,
+            client=base.queue_client,
+            members=members.cluster,
+            audit=base.audit,
+            clock_ms=base.process.clock_ms,
+        )
+    )
 
 
 def _admin_services(

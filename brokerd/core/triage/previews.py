@@ -1,7 +1,7 @@
 """What an order would do, counted and not done: a dry run.
 
-Rows by group and targets, within bounded memory.  Routing is the caller's; so is what is known of
-the targets.  Pure.
+Rows by group and targets, within bounded memory.  Where a message goes is the caller's to say, as
+the job itself would; so is what is known of the targets.  Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from brokerd.core.filters.ports import MessageView
-from brokerd.core.triage.destinations import ITSELF, NO_QUEUE, Destination, destination_of
 from brokerd.core.triage.groups import GROUPS_MAX, Triage, fingerprint
 from brokerd.core.triage.histories import history_of
 from brokerd.core.triage.jobs import JobKind, JobOrder
@@ -21,8 +20,8 @@ ROWS_MAX = 2 * GROUPS_MAX
 #: Queues that a row names.
 TARGETS_MAX = 100
 
-#: Returns the names of the queues that a message would reach.
-Route: TypeAlias = Callable[[Destination, MessageView], tuple[str, ...]]
+#: Returns the names of the queues that a message would reach, or why it stays.
+Way: TypeAlias = Callable[[MessageView], tuple[str, ...] | str]
 
 
 @dataclass(slots=True)
@@ -41,11 +40,12 @@ class PreviewRow:
 class Preview:
     """State: groups, and rows; `sent` counts what would go, or be deleted."""
 
-    __slots__ = ("_order", "_route", "_rows", "sent", "triage")
+    __slots__ = ("_order", "_rows", "_way", "sent", "triage")
 
-    def __init__(self, order: JobOrder, route: Route) -> None:
+    def __init__(self, order: JobOrder, way: Way) -> None:
+        """way: not asked where the order deletes."""
         self._order = order
-        self._route = route
+        self._way = way
         self._rows: dict[tuple[str, tuple[str, ...], str], PreviewRow] = {}
         self.triage = Triage()
         self.sent = 0
@@ -56,16 +56,9 @@ class Preview:
         if order.group and fingerprint(history_of(message)) != order.group:
             return
         name = self.triage.add_message(message, now_ms) or ""
-        targets: tuple[str, ...] = ()
-        stays = ""
-        if order.kind is not JobKind.DELETE:
-            destination = destination_of(message, order)
-            if isinstance(destination, str):
-                stays = destination
-            else:
-                targets = self._route(destination, message)[:TARGETS_MAX]
-                stays = ITSELF if order.queue in targets else "" if targets else NO_QUEUE
-        self.add_row(PreviewRow(name, [] if stays else list(targets), stays, 1, message.size))
+        way = () if order.kind is JobKind.DELETE else self._way(message)
+        targets, stays = ([], way) if isinstance(way, str) else (list(way[:TARGETS_MAX]), "")
+        self.add_row(PreviewRow(name, targets, stays, 1, message.size))
 
     @property
     def is_full(self) -> bool:

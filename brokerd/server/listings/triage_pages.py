@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from brokerd.amqp.values import Table
-from brokerd.core.catalog.router import RouteResult
 from brokerd.core.filters.ports import MessageView
 from brokerd.core.message import Content
 from brokerd.core.queue import browse
 from brokerd.core.queue.browse import Browsed, Place, Wanted
-from brokerd.core.triage.destinations import Destination
 from brokerd.core.triage.groups import GROUPS_MAX, Group, Triage, group_of
 from brokerd.core.triage.jobs import JobOrder, order_of
 from brokerd.core.triage.previews import ROWS_MAX, Preview, PreviewRow, row_as_json, row_of
 from brokerd.server.listings import browse_filters
+from brokerd.server.messages.job_copies import Copies
 from brokerd.server.messages.message_view import StoredMessage
+from brokerd.server.messages.ports import Routing
 from brokerd.server.queues import browsing
 from brokerd.server.queues.walking import Busy, Matching, NotHere, Walk, Walker
 
 if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.server.members import ports as members_ports
     from brokerd.server.members.member_calls import MemberCalls
 
@@ -36,20 +36,12 @@ ASK = "triage"
 HISTORY_CHARACTERS_MAX = 400_000
 
 
-class Routing(Protocol):
-    """Routes by this member's view of the catalog (core/catalog/router.py)."""
+@dataclass(slots=True, frozen=True)
+class Catalog:
+    """What dry runs need to say where messages go: as the catalog is at this member."""
 
-    def route(
-        self,
-        vhost: str,
-        exchange: str,
-        routing_key: str,
-        headers: Table | None = None,
-        extra_keys: tuple[str, ...] = (),
-        header: bytes = b"",
-    ) -> RouteResult:
-        """Return where a message goes."""
-        ...
+    routing: Routing
+    view: CatalogState
 
 
 @dataclass(slots=True)
@@ -94,10 +86,10 @@ class TriagePages:
     """Makes pieces of triage of queues that are led here.  State: none of its own."""
 
     def __init__(
-        self, walker: Walker, router: Routing, compile_filter: Callable[[str], Matching]
+        self, walker: Walker, catalog: Catalog, compile_filter: Callable[[str], Matching]
     ) -> None:
         self._walker = walker
-        self._router = router
+        self._catalog = catalog
         self._compile = compile_filter
 
     async def piece(
@@ -123,7 +115,7 @@ class TriagePages:
         order: JobOrder | None,
     ) -> Piece:
         now_ms = self._walker.clock_ms()
-        preview = None if order is None else Preview(order, self._route(order.vhost))
+        preview = None if order is None else Preview(order, self._way(order))
         triage = Triage() if preview is None else preview.triage
         characters = 0
 
@@ -156,17 +148,22 @@ class TriagePages:
             counts=browsing.counts(overview),
         )
 
-    def _route(self, vhost: str) -> Callable[[Destination, MessageView], tuple[str, ...]]:
-        def route(destination: Destination, message: MessageView) -> tuple[str, ...]:
-            assert isinstance(message, StoredMessage)
-            keys = destination.routing_keys
-            headers = message.properties.headers or {}
-            found = self._router.route(
-                vhost, destination.exchange, keys[0], headers, tuple(keys[1:]), message.header
-            )
-            return tuple([queue.name for queue in found.queues])
+    def _way(self, order: JobOrder) -> Callable[[MessageView], tuple[str, ...] | str]:
+        """Return what says where a message would go, as the job does it."""
+        catalog = self._catalog
+        source = catalog.view.queue(order.vhost, order.queue)
+        if source is None:
+            raise NotHere
+        copies = Copies(catalog.routing, catalog.view, source, order)
 
-        return route
+        def way(message: MessageView) -> tuple[str, ...] | str:
+            assert isinstance(message, StoredMessage)
+            found = copies.way(message, message.content)
+            if isinstance(found, str):
+                return found
+            return tuple([queue.name for queue in found.targets])
+
+        return way
 
 
 def _characters(group: Group) -> int:

@@ -121,7 +121,7 @@ async def _start(call: Call) -> Answer:
 async def preview(call: Call, order: JobOrder, page_token: str) -> Json:
     """Return what a job would do."""
     seen, caller = _Seen(), call.caller
-    whole = Preview(order, lambda _, __: ())
+    whole = Preview(order, lambda _: ())
     rooms: dict[str, Room] = {}
     pieces = call.services.triages.preview(
         order, page_token, caller.identity, caller.author, call.is_gone

@@ -61,9 +61,9 @@ class StoredMessage:
         return len(self._content[2])
 
     @property
-    def header(self) -> bytes:
-        """Return the properties as they are stored."""
-        return self._content[1]
+    def content(self) -> Content:
+        """Return the message as it is stored."""
+        return self._content
 
     @property
     def properties(self) -> BasicProperties:

@@ -61,6 +61,17 @@ class SimOptions:
         """See queue_leaders.Options."""
 
 
+class NoJobs:
+    """No queue of these scenarios has a job."""
+
+    def wake(self, uid: int, term: int) -> None:
+        """See job_workers.JobWorkers."""
+        raise AssertionError(f"queue {uid} has a job")
+
+    def stop(self, uid: int) -> None:
+        """See job_workers.JobWorkers."""
+
+
 class SimLetters:
     """The workers of one member (server/messages/dead_letter_publisher.py: DeadLetterPublisher)."""
 
@@ -141,7 +152,13 @@ class SimBroker:
         self.queue_client = QueueClient(turn, 600.0)
         self.deliveries = DeliveryHub(self.queue_client.resume)
         self.leaders = QueueLeaders(
-            *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),
+            identity=self,
+            queues=self,
+            replicas=self.host,
+            deliveries=self.deliveries,
+            dead_letters=SimLetters(self),
+            jobs=NoJobs(),
+            options=SimOptions(self.world),
             wake_members=lambda uid: None,
             write_later=self._write_later,
             led={},

@@ -19,6 +19,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Queues and messages": (
         "list_queues",
         "browse",
+        "triage",
+        "redrive",
+        "move",
+        "delete_messages",
+        "list_queue_jobs",
+        "stop_queue_job",
         "list_unresponsive_queues",
         "delete_queue",
         "purge_queue",

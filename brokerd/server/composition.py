@@ -52,8 +52,19 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import browse_filters, browses, client_calls, jobs, memory_breakdown
+from brokerd.server.listings import (
+    browse_filters,
+    client_calls,
+    jobs,
+    look_guard,
+    memory_breakdown,
+    target_rooms,
+    triage_pages,
+)
+from brokerd.server.listings.browses import Browses
+from brokerd.server.listings.job_ports import QueueJobs
 from brokerd.server.listings.totals import MemberTotals
+from brokerd.server.listings.triages import Triages
 from brokerd.server.loop.tasks import Tasks, log_failure
 from brokerd.server.loop.timers import DeadlineWheel
 from brokerd.server.management import door as management
@@ -109,6 +120,7 @@ from brokerd.server.queues.leaders import CatalogOptions, QueueLeaders
 from brokerd.server.queues.replicas import Listeners, QueueGroups
 from brokerd.server.queues.turn import Turn
 from brokerd.server.queues.vanished import VanishedQueues
+from brokerd.server.queues.walking import Walker
 from brokerd.server.runtime import MemberRuntime
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -219,7 +231,6 @@ class Fronts:
     management: HttpServer
     #: Samples for the management API.
     rates: Rates
-    jobs: jobs.Jobs
 
 
 @dataclass(slots=True, frozen=True)
@@ -584,7 +595,7 @@ def build_fronts(member: Member) -> Fronts:
     )
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host), peers)
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
-    looks = _browses(base, access, members)
+    looks = _looks(base, access, messages, members)
     admin = _admin_services(base, access, messages, members, runtime, looks)
     client_calls.serve(members.calls, admin)
     servicers = Servicers(
@@ -597,8 +608,7 @@ def build_fronts(member: Member) -> Fronts:
     http = _http(member, runtime)
     services = _management_services(member, admin, endpoints)
     api = _management(services)
-    made = _jobs(base, messages, members)
-    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates, made)
+    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
 
 
 def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
@@ -736,15 +746,31 @@ def _management_services(
         routing=messages.routing,
         connect_here=endpoints.connect_here,
         browses=admin.browses,
+        triages=admin.triages,
+        jobs=admin.jobs,
         blocking_reason=access.alarms.reason,
     )
 
 
-def _browses(base: CoreServices, access: Access, members: Members) -> browses.Browses:
-    browser = QueueBrowser(base.queues, base.process.clock_ms)
+@dataclass(slots=True)
+class Looks:
+    """Looks at the messages of queues, and what is done with them."""
+
+    browses: Browses
+    triages: Triages
+    jobs: QueueJobs
+
+
+def _looks(base: CoreServices, access: Access, messages: Messages, members: Members) -> Looks:
+    walker = Walker(base.queues, base.process.clock_ms)
     compiled = browse_filters.compiler(base.process.clock_ms)
-    browse_calls.serve(members.calls, base.host, browser, compiled)
-    sources = browses.Sources(
+    browse_calls.serve(members.calls, base.host, QueueBrowser(walker), compiled)
+    pages = triage_pages.TriagePages(
+        walker, triage_pages.Catalog(messages.routing, base.catalog.view), compiled
+    )
+    triage_pages.serve(members.calls, base.host, pages)
+    target_rooms.serve(members.calls, base.process.node, base.queues)
+    sources = look_guard.Sources(
         view=base.catalog.view,
         admission=access.admission,
         members=members.cluster,
@@ -753,10 +779,11 @@ def _browses(base: CoreServices, access: Access, members: Members) -> browses.Br
         refusal=base.groups.refusal,
         check_filter=compiled,
     )
-    return browses.Browses(sources)
+    guard = look_guard.LookGuard(sources)
+    return Looks(Browses(guard), Triages(guard), _jobs(base, messages, members))
 
 
-def _jobs(base: CoreServices, messages: Messages, members: Members) -> jobs.Jobs:
+def _jobs(base: CoreServices, messages: Messages, members: Members) -> QueueJobs:
     folded = base.host.folded.__contains__
     jobs.serve(members.calls, base.queues, messages.job_workers, folded)
     return jobs.Jobs(
@@ -776,7 +803,7 @@ def _admin_services(
     messages: Messages,
     members: Members,
     runtime: MemberRuntime,
-    looks: browses.Browses,
+    looks: Looks,
 ) -> AdminServices:
     return AdminServices(
         callers=access.callers,
@@ -794,5 +821,7 @@ def _admin_services(
         deliveries=messages.deliveries,
         variables=base.variables,
         runtime=runtime,
-        browses=looks,
+        browses=looks.browses,
+        triages=looks.triages,
+        jobs=looks.jobs,
     )

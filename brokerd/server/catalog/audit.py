@@ -102,11 +102,13 @@ def purge(queue: Queue, messages: int) -> dict[str, Any]:
     return fields | {"outcome": "ok", "messages": messages}
 
 
-def browse(vhost: str, name: str, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is noted of a look at a queue's messages: how many were shown, and whether it was
-    let in.  Not by which filter: what stands in one is often personal.
+def look(action: str, vhost: str, name: str, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is noted of a look at a queue's messages: how many were shown or looked at, and
+    whether it was let in.  Not by which filter: what stands in one is often personal.
+
+    action: browse, triage, preview (of a job).
     """
-    return {"action": "browse", "kind": "queue", "vhost": vhost, "name": name} | dict(outcome)
+    return {"action": action, "kind": "queue", "vhost": vhost, "name": name} | dict(outcome)
 
 
 def job(

@@ -120,6 +120,8 @@ class QueueMachine(QueueState):
         is_used = self.consumers.registered or self.unacked or self.letters.count or self.suspected
         if is_used or self.delayed.count or self.deleted is not None or self.more_to_deliver:
             return None
+        if self.job is not None or self.receipts:
+            return None
         if len(self.enqueuers) > ENQUEUERS_MAX or self.store.memory_bytes() > MESSAGES_BYTES_MAX:
             return None
         return QueueMachine, self.summary()

@@ -45,6 +45,9 @@ class Annotations:
     priority: int | None = None
     #: It has been through an alternate exchange, and no queue's alternate takes it again (R-MQ-7).
     rerouted: bool = False
+    #: Milliseconds for which the queue of an exchange of type x-delayed-message keeps it; counts
+    #: nowhere else.
+    delay_ms: int | None = None
 
 
 NONE = b""
@@ -82,6 +85,7 @@ def _is_packable(annotations: Annotations) -> bool:
         or annotations.first_death
         or annotations.delivery_count
         or annotations.rerouted
+        or annotations.delay_ms is not None
     ) and (
         0 <= (annotations.ttl_ms or 0) <= _TTL_MAX
         and 0 <= (annotations.priority or 0) <= _PRIORITY_MAX

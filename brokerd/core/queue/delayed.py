@@ -1,4 +1,5 @@
-"""Returned messages that wait a while before they are ready again (delayed retry, R-QQ-24).
+"""Messages that wait: returned ones before they are ready again (delayed retry, R-QQ-24), and those
+that an exchange of type x-delayed-message keeps.
 
 Not ready, held by no consumer, and counted against the length limits (R-LEN-8).  How long each
 waits is the queue machine's business; only it uses this.
@@ -13,7 +14,7 @@ from brokerd.core.queue.queue_store import Span
 
 
 class Delayed:
-    """Spans by the time at which they are due; equal times in order of return.
+    """Spans by the time at which they are due; equal times in the order in which they came.
 
     Invariants: `count` and `size_bytes` are the sums over all.
     """
@@ -37,10 +38,10 @@ class Delayed:
         """Return when the next are due."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ms: int) -> list[Span]:
-        """Remove what is due and return it, in order."""
+    def pop_due(self, now_ms: int, spans_max: int) -> list[Span]:
+        """Remove what is due and return it, in order; so many spans at most."""
         due: list[Span] = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < spans_max:
             span = heapq.heappop(self._heap)[2]
             self.count -= span.end - span.first
             self.size_bytes -= span.size_bytes()

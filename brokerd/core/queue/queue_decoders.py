@@ -44,6 +44,8 @@ class Traits(NamedTuple):
     #: None: the message has no priority of its own.
     priority: int | None
     delivery_count: int
+    #: In the queue of an exchange that delays messages.
+    delay_ms: int = 0
 
 
 PLAIN = Traits(None, None, 0)
@@ -119,7 +121,8 @@ def _traits(raw: bytes) -> Traits:
     known = message_annotations.decode(raw)
     ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
     priority = None if known.priority is None else _amount(known.priority)
-    return Traits(ttl_ms, priority, _amount(known.delivery_count))
+    delay_ms = _amount(known.delay_ms or 0)
+    return Traits(ttl_ms, priority, _amount(known.delivery_count), delay_ms)
 
 
 def _ranges(data: bytes) -> Ranges:

@@ -310,6 +310,8 @@ class QueueMachine(QueueState):
 
     def _counts(self) -> bytes:
         fields = {"ready": self.store.ready, "consumers": self.consumers.registered}
+        if self.options.holds_delayed:
+            fields["ready"] += self.delayed.count + self.letters.count
         if self._quorum and (holders := self.consumers.holders()):
             fields["holders"] = holders
         return _json(fields)
@@ -671,6 +673,9 @@ class QueueMachine(QueueState):
         self.next_number = end
         self.counters["enq"] += length
         self.counters["enq_bytes"] += entry.bytes_of(first, end)
+        if self.options.holds_delayed:
+            self._delay(entry, command, first, end)
+            return
         queue_ttl_ms = self.options.message_ttl_ms
         highest = self.options.max_priority
         ordinary = min(QUORUM_PRIORITY, highest) if self._quorum else 0
@@ -689,6 +694,16 @@ class QueueMachine(QueueState):
             expires_ms = self.clock_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
             self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
+
+    def _delay(self, entry: Entry, command: queue_decoders.Enqueue, first: int, end: int) -> None:
+        """Keep messages of an exchange until each is due."""
+        at = entry.first
+        for count, traits in command.traits or ((entry.count, queue_decoders.PLAIN),):
+            low, high = max(at, first), min(at + count, end)
+            at += count
+            if low < high:
+                span = Span(entry, low, high, None, 0, 0, traits.delivery_count)
+                self.delayed.add(span, self.clock_ms + traits.delay_ms)
 
     def _refuse(self, entry: Entry, position: int, count: int) -> None:
         self.counters["refused"] += count - position

@@ -19,6 +19,11 @@ TYPE = "x-delayed-message"
 DELAYED_TYPE = "x-delayed-type"
 #: Milliseconds, in a message's headers.
 DELAY = "x-delay"
+#: A text in a message's headers: it replaces the waiting message that has the same.
+DELAY_KEY = "x-delay-key"
+#: The delay of a message that takes the waiting one with its key away, and is itself kept nowhere.
+CANCELS = -1
+KEY_BYTES_MAX = 255
 #: Of the plug-in: longer ones count as none in its profiles, and are refused in ours.
 DELAY_MS_MAX = (1 << 32) - 1
 #: Digits of a text that are looked at.
@@ -71,6 +76,27 @@ def said_ms(headers: Mapping[str, Any]) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return int(value)
+
+
+def key_of(headers: Mapping[str, Any]) -> str | None:
+    """Return the key of a message, None where it has none that could be one."""
+    key = headers.get(DELAY_KEY)
+    return key if isinstance(key, str) and key and not is_overlong(key) else None
+
+
+def is_overlong(key: object) -> bool:
+    """Say whether this is a text that is too long for a key."""
+    return isinstance(key, str) and len(key.encode("utf-8", "surrogateescape")) > KEY_BYTES_MAX
+
+
+def cancels(headers: Mapping[str, Any]) -> bool:
+    """Say whether a message takes the waiting one with its key away."""
+    return DELAY_KEY in headers and said_ms(headers) == CANCELS and key_of(headers) is not None
+
+
+def goes_to_queue(headers: Mapping[str, Any]) -> bool:
+    """Say whether a message goes to the exchange's queue: to wait there, or to cancel another."""
+    return delay_ms(headers) > 0 or cancels(headers)
 
 
 def delay_ms(headers: Mapping[str, Any]) -> int:

@@ -180,7 +180,7 @@ class Router:
                 if headers is None:
                     result.needs_headers = True
                     return result
-                if delayed_type.delay_ms(headers):
+                if delayed_type.goes_to_queue(headers):
                     # Its bindings and its alternate are asked when the time has come.
                     targets[names.delayed_queue(exchange.name)] = None
                     result.delays = True

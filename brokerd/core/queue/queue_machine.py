@@ -701,9 +701,29 @@ class QueueMachine(QueueState):
         for count, traits in command.traits or ((entry.count, queue_decoders.PLAIN),):
             low, high = max(at, first), min(at + count, end)
             at += count
-            if low < high:
-                span = Span(entry, low, high, None, 0, 0, traits.delivery_count)
-                self.delayed.add(span, self.clock_ms + traits.delay_ms)
+            if traits.delay_key is None:
+                if low < high:
+                    span = Span(entry, low, high, None, 0, 0, traits.delivery_count)
+                    self.delayed.add(span, self.clock_ms + traits.delay_ms)
+                continue
+            for number in range(low, high):
+                span = Span(entry, number, number + 1, None, 0, 0, traits.delivery_count)
+                self._replace_delayed(span, traits)
+
+    def _replace_delayed(self, span: Span, traits: queue_decoders.Traits) -> None:
+        """Keep a message in the place of the waiting one with its key, or take that one away."""
+        assert traits.delay_key is not None
+        gone = self.delayed.take(traits.delay_key)
+        if not traits.cancels:
+            self.delayed.add(span, self.clock_ms + traits.delay_ms, traits.delay_key)
+        elif gone is None:
+            gone = span
+        else:
+            self.store.release(span)
+            self.counters["purged"] += 1
+        if gone is not None:
+            self.store.release(gone)
+            self.counters["purged"] += 1
 
     def _refuse(self, entry: Entry, position: int, count: int) -> None:
         self.counters["refused"] += count - position

@@ -24,7 +24,9 @@ def annotated(contents: Sequence[Content]) -> list[Content]:
 def _annotated(content: Content) -> Content:
     route, header, body, raw = content
     kept = message_annotations.decode(raw)
-    kept.delay_ms = delayed_type.delay_ms(dead_letter_headers.headers_of(header))
+    table = dead_letter_headers.headers_of(header)
+    kept.delay_key = delayed_type.key_of(table)
+    kept.delay_ms = None if delayed_type.cancels(table) else delayed_type.delay_ms(table)
     return route, header, body, message_annotations.encode(kept)
 
 
@@ -38,12 +40,14 @@ def due(
     """
     route, header, body, raw = content
     kept = message_annotations.decode(raw)
-    kept.delay_ms = None
+    kept.delay_ms = kept.delay_key = None
     table = dict(dead_letter_headers.headers_of(header))
     said = delayed_type.said_ms(table)
     if said is not None and said > 0:
         table[delayed_type.DELAY] = -said
     header = properties.with_headers(header, table)
     keys = (*dead_letter_headers.copies_of(table), *kept.bcc)
-    result = routing.router.route(vhost, exchange, route[1], table, keys, header)
+    # Negated, a delay of 1 ms would cancel what has the same key.
+    asked = {name: value for name, value in table.items() if name != delayed_type.DELAY_KEY}
+    result = routing.router.route(vhost, exchange, route[1], asked, keys, header)
     return (route, header, body, message_annotations.encode(kept)), result

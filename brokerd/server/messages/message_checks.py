@@ -195,6 +195,10 @@ def _check_delay(routing: ports.Routing, result: RouteResult, table: Table) -> N
     exchange = result.exchange
     if exchange is None or exchange.type != delayed_type.TYPE:
         return
+    if delayed_type.is_overlong(table.get(delayed_type.DELAY_KEY)):
+        raise errors.PreconditionFailed(
+            f"header {delayed_type.DELAY_KEY} is longer than {delayed_type.KEY_BYTES_MAX} bytes"
+        )
     said = delayed_type.said_ms(table)
     if said is None:
         routing.warn(

@@ -252,3 +252,31 @@ def test_nothing_is_lost_or_early_when_members_are_killed(tmp_path: Path) -> Non
                 return len(seen) == count
 
             eventually(all_came, "every message")
+
+
+def test_a_key_replaces_and_cancels_what_waits(channel: BlockingChannel) -> None:
+    declare(channel)
+
+    def keyed(body: bytes, key: str, delay: int) -> None:
+        headers = {"x-delay": delay, "x-delay-key": key}
+        channel.basic_publish(LATER, "k", body, pika.BasicProperties(headers=headers))
+
+    keyed(b"first", "a", 400)
+    keyed(b"to be cancelled", "b", 400)
+    keyed(b"second", "a", 600)
+    keyed(b"", "b", -1)
+    keyed(b"last", "c", 800)
+    assert [take(channel)[2] for _ in range(2)] == [b"second", b"last"]
+    # What came out is not a cancellation of what waits.
+    keyed(b"soon", "d", 1)
+    assert take(channel)[2] == b"soon"
+    keyed(b"late", "d", 300)
+    assert take(channel)[2] == b"late"
+
+
+def test_a_key_that_is_too_long_is_refused(channel: BlockingChannel) -> None:
+    declare(channel)
+    properties = pika.BasicProperties(headers={"x-delay": 5, "x-delay-key": "k" * 256})
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        channel.basic_publish(LATER, "k", b"m", properties)
+    assert "x-delay-key is longer than 255 bytes" in caught.value.reply_text

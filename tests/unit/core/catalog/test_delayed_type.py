@@ -74,6 +74,28 @@ def test_a_delay_is_a_number_of_milliseconds(value: object, said: int | None, ke
     assert delayed_type.delay_ms({"x-delay": value}) == kept_ms
 
 
+@pytest.mark.parametrize(
+    ("headers", "key", "is_cancel", "is_kept"),
+    [
+        ({"x-delay-key": "k", "x-delay": 5}, "k", False, True),
+        ({"x-delay-key": "k", "x-delay": -1}, "k", True, True),
+        ({"x-delay-key": "k", "x-delay": -2}, "k", False, False),
+        ({"x-delay-key": "k"}, "k", False, False),
+        ({"x-delay": -1}, None, False, False),
+        ({"x-delay-key": "", "x-delay": -1}, None, False, False),
+        ({"x-delay-key": 5, "x-delay": -1}, None, False, False),
+        ({"x-delay-key": "ä" * 128, "x-delay": -1}, None, False, False),
+        ({"x-delay-key": "ä" * 127, "x-delay": "-1"}, "ä" * 127, True, True),
+    ],
+)
+def test_a_key_names_what_waits(
+    headers: dict[str, Any], key: str | None, is_cancel: bool, is_kept: bool
+) -> None:
+    assert delayed_type.key_of(headers) == key
+    assert delayed_type.cancels(headers) is is_cancel
+    assert delayed_type.goes_to_queue(headers) is is_kept
+
+
 def test_what_says_no_delay_has_none() -> None:
     assert delayed_type.said_ms({}) == 0
 

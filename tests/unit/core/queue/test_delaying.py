@@ -114,3 +114,81 @@ def test_what_is_new_in_a_batch_that_came_in_part_is_taken_with_its_own_delay() 
     assert letters(queue) == [1]
     queue.now_ms += 50
     assert letters(queue) == [1, 0]
+
+
+def test_a_message_replaces_the_waiting_one_with_its_key() -> None:
+    queue = driver()
+    queue.publish(content(delay_ms=100, delay_key="a"), content(delay_ms=100, delay_key="b"))
+    queue.publish(content(delay_ms=50, delay_key="a"), content(delay_ms=200, delay_key="b"))
+    assert queue.machine.delayed.count == 2
+    assert queue.count("purged") == 2
+    queue.now_ms += 100
+    assert letters(queue) == [2]
+    queue.now_ms += 100
+    assert letters(queue) == [2, 3]
+
+
+def test_of_one_batch_the_last_with_a_key_stays() -> None:
+    queue = driver()
+    queue.publish(*[content(delay_ms=10, delay_key="a")] * 3)
+    queue.now_ms += 10
+    assert letters(queue) == [2]
+
+
+def test_a_cancellation_takes_the_waiting_one_away_and_is_itself_not_kept() -> None:
+    queue = driver()
+    queue.publish(content(delay_ms=100, delay_key="a"), content(delay_ms=90))
+    queue.publish(content(delay_key="a"))
+    queue.publish(content(delay_key="a"))
+    assert queue.count("purged") == 3
+    queue.now_ms += 100
+    assert letters(queue) == [1]
+
+
+def test_what_was_due_is_not_replaced() -> None:
+    queue = driver()
+    queue.publish(content(delay_ms=10, delay_key="a"))
+    queue.now_ms += 10
+    assert letters(queue) == [0]
+    queue.publish(content(delay_ms=10, delay_key="a"))
+    queue.now_ms += 10
+    assert letters(queue) == [0, 1]
+
+
+def test_keys_are_in_the_snapshot() -> None:
+    queue = driver()
+    queue.publish(content(delay_ms=100, delay_key="a"), content(delay_ms=100, delay_key="b"))
+    queue.publish(content(delay_key="b"))
+    again = QueueMachine()
+    again.restore(queue.machine.snapshot())
+    queue.machine = again
+    queue.publish(content(delay_ms=50, delay_key="a"))
+    queue.now_ms += 100
+    assert letters(queue) == [3]
+
+
+def test_many_that_were_replaced_leave_nothing_behind() -> None:
+    queue = driver()
+    for number in range(50):
+        queue.publish(content(delay_ms=1_000 + number, delay_key=f"k{number}"))
+    for number in range(40):
+        queue.publish(content(delay_key=f"k{number}"))
+    assert queue.machine.next_deadline_ms() == queue.now_ms + 1_040
+    assert [due_ms for due_ms, _ in queue.machine.delayed.in_order()] == [
+        queue.now_ms + 1_000 + number for number in range(40, 50)
+    ]
+    queue.reply(queue_commands.encode_purge())
+    assert queue.machine.delayed.count == 0
+    queue.publish(content(delay_ms=5, delay_key="k45"))
+    assert queue.machine.delayed.count == 1
+
+
+def test_a_look_in_order_passes_over_what_was_taken() -> None:
+    queue = driver()
+    for number in range(9):
+        queue.publish(content(delay_ms=100 + number, delay_key=f"k{number}"))
+    queue.publish(content(delay_key="k4"))
+    in_order = [due_ms - queue.now_ms for due_ms, _ in queue.machine.delayed.in_order()]
+    assert in_order == [100, 101, 102, 103, 105, 106, 107, 108]
+    queue.now_ms += 1_000
+    assert letters(queue) == [0, 1, 2, 3, 5, 6, 7, 8]

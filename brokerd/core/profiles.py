@@ -56,6 +56,9 @@ class Profile:
     #: R-ERR-35: the quorum queue itself judges queue.delete with if-unused or if-empty; False:
     #: 540, as in RabbitMQ
     quorum_conditional_delete: bool = True
+    #: A message with an x-delay that no exchange keeps is refused; False: routed at once, as
+    #: RabbitMQ's plug-in does it
+    delays_bounded: bool = True
     #: R-PRI-2: levels; 0: none
     quorum_priorities: int = 32
     #: R-PRI-1: levels of a classic queue with an x-max-priority of 0
@@ -132,6 +135,7 @@ _RABBITMQ_4_3 = {
     "quorum_delivery_count_mode": "4.3",
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
+    "delays_bounded": False,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
     "memory_cgroup_aware": False,
@@ -151,6 +155,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_count_headers": "3.10",
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
+    "delays_bounded": False,
     "quorum_priorities": 0,
     "classic_zero_priority_levels": 1,
     "consumer_timeout_scope": "channel",

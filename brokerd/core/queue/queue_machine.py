@@ -336,6 +336,8 @@ class QueueMachine(QueueState):
 
     def _counts(self) -> bytes:
         fields = {"ready": self.store.ready, "consumers": self.consumers.registered}
+        if self.options.holds_delayed:
+            fields["ready"] += self.delayed.count + self.letters.count
         if self._quorum and (holders := self.consumers.holders()):
             fields["holders"] = holders
         return _json(fields)
@@ -754,6 +756,9 @@ class QueueMachine(QueueState):
         self.next_number = end
         self.counters["enq"] += length
         self.counters["enq_bytes"] += entry.bytes_of(first, end)
+        if self.options.holds_delayed:
+            self._delay(entry, command, first, end)
+            return
         queue_ttl_ms = self.options.message_ttl_ms
         highest = self.options.max_priority
         ordinary = min(QUORUM_PRIORITY, highest) if self._quorum else 0
@@ -772,6 +777,36 @@ class QueueMachine(QueueState):
             expires_ms = self.clock_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
             self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
+
+    def _delay(self, entry: Entry, command: queue_decoders.Enqueue, first: int, end: int) -> None:
+        """Keep messages of an exchange until each is due."""
+        at = entry.first
+        for count, traits in command.traits or ((entry.count, queue_decoders.PLAIN),):
+            low, high = max(at, first), min(at + count, end)
+            at += count
+            if traits.delay_key is None:
+                if low < high:
+                    span = Span(entry, low, high, None, 0, 0, traits.delivery_count)
+                    self.delayed.add(span, self.clock_ms + traits.delay_ms)
+                continue
+            for number in range(low, high):
+                span = Span(entry, number, number + 1, None, 0, 0, traits.delivery_count)
+                self._replace_delayed(span, traits)
+
+    def _replace_delayed(self, span: Span, traits: queue_decoders.Traits) -> None:
+        """Keep a message in the place of the waiting one with its key, or take that one away."""
+        assert traits.delay_key is not None
+        gone = self.delayed.take(traits.delay_key)
+        if not traits.cancels:
+            self.delayed.add(span, self.clock_ms + traits.delay_ms, traits.delay_key)
+        elif gone is None:
+            gone = span
+        else:
+            self.store.release(span)
+            self.counters["purged"] += 1
+        if gone is not None:
+            self.store.release(gone)
+            self.counters["purged"] += 1
 
     def _refuse(self, entry: Entry, position: int, count: int) -> None:
         self.counters["refused"] += count - position

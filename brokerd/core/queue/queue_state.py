@@ -51,6 +51,8 @@ _COUNTER_OF_REASON = {
 #: Deliveries of one command.  Consumers without a prefetch limit would otherwise take a queue of
 #: any depth at once; what is left goes out with ticks that the machine asks for at once.
 DELIVERIES_PER_COMMAND_MAX = 4096
+#: Runs of messages of an exchange that are due in one command; the next tick takes the others.
+DUE_PER_COMMAND_MAX = 4096
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -513,9 +515,14 @@ class QueueState:
         return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
 
     def _ready_again(self) -> None:
-        """Delayed messages whose time has come are served before all others (R-QQ-14)."""
+        """Delayed messages whose time has come are served before all others (R-QQ-14); those that
+        an exchange keeps here go back to it.
+        """
+        if self.options.holds_delayed:
+            self._dead_letter("expired", self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX))
+            return
         place = Place.BACK if self._returns_to_the_back else Place.RETURNS
-        for span in self.delayed.pop_due(self.clock_ms):
+        for span in self.delayed.pop_due(self.clock_ms, self.delayed.count):
             self.store.add(span, place)
 
     def _dead_letter(self, reason: str, spans: list[Span]) -> None:

@@ -93,9 +93,12 @@ class Busy(Exception):
 class Walker:
     """State: how many walks are under way."""
 
-    def __init__(self, queues: Replicas, clock_ms: Callable[[], int]) -> None:
-        """clock_ms() is the wall clock."""
+    def __init__(
+        self, queues: Replicas, clock_ms: Callable[[], int], commands: Callable[[], int]
+    ) -> None:
+        """clock_ms() is the wall clock; commands() grows when queues here take any."""
         self._queues = queues
+        self.commands = commands
         self.clock_ms = clock_ms
         self._running = 0
 
@@ -134,7 +137,7 @@ class Walk:
         self._wanted = wanted
         self._views = MessageViews(self._read)
         self._views.limit(_KEPT_BYTES)
-        self._pace = Pace()
+        self._pace = Pace(walker.commands)
         #: Where the next one goes on; None: at the head before it, at the end behind it.
         self.place = place
         #: Messages that a filter was asked about, or that were found.

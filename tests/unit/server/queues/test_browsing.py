@@ -54,7 +54,7 @@ class Replicas:
 
 
 def browser_of(queues: Replicas) -> QueueBrowser:
-    return QueueBrowser(Walker(queues, lambda: 0))
+    return QueueBrowser(Walker(queues, lambda: 0, lambda: 0))
 
 
 def bodies(page: Page) -> list[bytes]:

@@ -72,6 +72,9 @@ class Profile:
     #: R-Q-5: x-queue-master-locator of classic queues: allow, warn or deny; quorum queues refuse it
     #: unless this is warn
     queues_master_locator: str = "warn"
+    #: R-QQ-22: x-consumer-timeout and the policy key hold for classic queues too; False: there the
+    #: argument is refused and the key does nothing, as in RabbitMQ
+    queues_classic_consumer_timeout: bool = True
     #: R-Q-6, R-CS-5: values without effect that RabbitMQ 4.3.6 takes (x-delivery-limit that is no
     #: number, any x-queue-mode …) are taken, with a warning
     queues_idle_values: bool = True
@@ -134,6 +137,7 @@ _RABBITMQ_4_3 = {
     "quorum_conditional_delete": False,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
+    "queues_classic_consumer_timeout": False,
     "memory_cgroup_aware": False,
     "federation_confirm_loss": False,
     "shovel_drop_unroutable": True,
@@ -158,6 +162,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "queues_transient_nonexclusive": "allow",
     "queues_stream_arguments": "3.10",
     "queues_master_locator": "allow",
+    "queues_classic_consumer_timeout": False,
     "queues_idle_values": False,
     "exchange_unknown_type_error": 503,
     "permissions_passive_declare": "none",

@@ -316,6 +316,20 @@ def delayed_retry(values: Json) -> tuple[str, int, int]:
     return values.get("delayed-retry-type", "disabled"), least, max(least, greatest)
 
 
+def consumer_timeout_ms(
+    values: Json, queue_type: str, profile: Profile, defaults: QueueDefaults
+) -> int | None:
+    """Return how long a consumer may hold a message (R-QQ-22); None: for ever.
+
+    The member's default is for quorum queues only: long tasks of a framework on classic queues end
+    no consumer that did not ask for it.
+    """
+    if queue_type == "quorum":
+        timeout: int | None = values.get("consumer-timeout", defaults.consumer_timeout_ms)
+        return timeout
+    return values.get("consumer-timeout") if profile.queues_classic_consumer_timeout else None
+
+
 def effective_queue_options(
     view: CatalogState, queue: Queue, profile: Profile, defaults: QueueDefaults | None = None
 ) -> QueueOptions:
@@ -335,7 +349,9 @@ def effective_queue_options(
         and values.get("dead-letter-strategy") == "at-least-once"
         and overflow == "reject-publish"
     )
-    has_timeout = is_quorum and profile.consumer_timeout_scope == "queue"
+    timeout_ms = None
+    if profile.consumer_timeout_scope == "queue":
+        timeout_ms = consumer_timeout_ms(values, queue.type, profile, defaults)
     retry, retry_min_ms, retry_max_ms = delayed_retry(values if is_quorum else {})
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
@@ -359,9 +375,7 @@ def effective_queue_options(
         disconnected_timeout_ms=values.get(
             "consumer-disconnected-timeout", defaults.disconnected_timeout_ms
         ),
-        consumer_timeout_ms=values.get("consumer-timeout", defaults.consumer_timeout_ms)
-        if has_timeout
-        else None,
+        consumer_timeout_ms=timeout_ms,
         delayed_retry=retry,
         delayed_retry_min_ms=retry_min_ms,
         delayed_retry_max_ms=retry_max_ms,

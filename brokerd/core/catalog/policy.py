@@ -369,6 +369,8 @@ def effective_queue_options(
         overflow=overflow,
         message_ttl_ms=values.get("message-ttl"),
         expires_ms=values.get("expires"),
+        declare_renews=not is_quorum or profile.quorum_declare_renews,
+        expiry_waits=profile.queues_expiry_waits,
         single_active_consumer=queue.arguments.get("x-single-active-consumer") is True,
         auto_delete=queue.auto_delete,
         max_priority=_max_priority(queue, profile),

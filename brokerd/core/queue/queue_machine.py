@@ -307,7 +307,7 @@ class QueueMachine(QueueState):
         """See brokerd.raft.machine.Machine: a declaration that renews no lease."""
         deadline_ms = self.next_deadline_ms()
         is_due = deadline_ms is not None and deadline_ms <= now_ms
-        may_renew = not self._quorum and self.options.expires_ms is not None
+        may_renew = self.options.declare_renews and self.options.expires_ms is not None
         if not client_sessions.is_look(command) or is_due or may_renew or self.deleted is not None:
             return None
         return self._counts()
@@ -319,8 +319,8 @@ class QueueMachine(QueueState):
         return _json(fields)
 
     def _declared(self, meta: Meta, command: None) -> bytes:
-        if not self._quorum:
-            # R-Q-11: a redeclaration does not renew a quorum queue's lease.
+        if self.options.declare_renews:
+            # R-Q-11
             self._used()
         return self._counts()
 

@@ -169,6 +169,8 @@ def test_the_default_is_rabbitmq_4_3_but_for_choices_of_our_own() -> None:
         "queues_stream_arguments": ("warn", "3.13"),
         "queues_master_locator": ("warn", "deny"),
         "queues_classic_consumer_timeout": (True, False),
+        "queues_expiry_waits": (True, False),
+        "quorum_declare_renews": (True, False),
         "memory_cgroup_aware": (True, False),
         "federation_confirm_loss": (True, False),
         "shovel_drop_unroutable": (False, True),

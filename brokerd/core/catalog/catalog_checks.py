@@ -187,7 +187,9 @@ def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -
             f"cannot bind to {names.resource('exchange', vhost, source)}: "
             f"binding limit of {limit} is reached"
         )
-    return exchange_types.check_binding(exchange.type, spec["routing_key"], spec["arguments"], 0)
+    return exchange_types.check_binding(
+        exchange.type, spec["routing_key"], spec["arguments"], 0, kind
+    )
 
 
 def _check_new_permission(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:

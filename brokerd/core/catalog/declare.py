@@ -398,7 +398,11 @@ def bind(
         if refused is not None:
             return refused
     refused = exchange_types.check_binding(
-        exchange.type, routing_key, binding_arguments, profile.topic_max_hash_words
+        exchange.type,
+        routing_key,
+        binding_arguments,
+        profile.topic_max_hash_words,
+        destination_kind,
     )
     if refused is not None:
         return refused

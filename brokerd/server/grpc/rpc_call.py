@@ -35,10 +35,9 @@ WIDE_BYTES = 1024 * 1024
 FAST_S = 0.05
 #: A message of which more than this is missing is promised its memory before it is asked for.
 LARGE_BYTES = STREAM_BYTES // 2
-#: The member stops: so long calls may take to answer what they have read, and calls of one request
-#: to end.  Confirms that wait for an election come within it.
+#: The member stops: so long calls may take to answer what they have read.  What waits for an
+#: election has its answer within it, a confirm as well as a declare.
 ANSWERS_S = 3.0
-GRACE_S = 0.5
 #: A message in memory is at least that much more than its bytes.
 MESSAGE_BYTES = 64
 #: Deadlines beyond this (eleven days) are none; the loop's clock takes no such numbers.
@@ -399,12 +398,9 @@ class RpcCall:
         """
         self._farewell = text
         self._wake()
-        left_s = GRACE_S
-        if self._handler.request_streaming:
-            left_s = ANSWERS_S
-        elif self._handler.response_streaming:
-            # A watch, as a rule: it has no end of its own.
-            left_s = 0.0
+        # A watch, as a rule, has no end of its own.
+        is_watch = self._handler.response_streaming and not self._handler.request_streaming
+        left_s = 0.0 if is_watch else ANSWERS_S
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 MESSAGES_MAX = 1024
 BYTES_MAX = 1024 * 1024
 #: Time after which no more is asked for, and how long an answer is awaited while messages are in
-#: hand.  They are lost with the call: its end by a member that stops (rpc_call.py) or by a deadline
-#: of some seconds comes later than both.
+#: hand, which are lost with the call.  An election ends within it; a majority may take longer.
 TAKING_S = 0.5
-IN_HAND_S = 2.0
+IN_HAND_S = 5.0
 
 
 async def get(

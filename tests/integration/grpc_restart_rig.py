@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ CREDIT = 1000
 END_SECONDS = 120.0
 
 
-class Worker(threading.Thread):
+class Worker(threading.Thread, ABC):
     """A client that goes to the next member when its call ends; a failure of it is kept."""
 
     def __init__(self, members: list[Member], name: str) -> None:
@@ -55,9 +56,9 @@ class Worker(threading.Thread):
         except BaseException as failure:
             self.failure = failure
 
+    @abstractmethod
     def work(self, client: Client) -> bool:
         """Do it until a call fails; True: all is done."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Wait for its end."""

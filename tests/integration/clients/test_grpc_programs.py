@@ -178,6 +178,17 @@ def test_a_client_in_node_uses_all_verbs(tmp_path: Path) -> None:
         assert project.type(f"node verbs.js 127.0.0.1:{member.grpc_port}") == ["all verbs"]
 
 
+def test_a_client_in_go_uses_all_verbs(tmp_path: Path) -> None:
+    """The same with grpc-go and its generated code, which tells answers apart by nil."""
+    project = Project(tmp_path / "project", "Go")
+    project.write("main.go", (LOCKS / "verbs.go").read_text())
+    *preparations, _ = commands(section("Go"))
+    for command in preparations:
+        project.type(command)
+    with cluster(tmp_path, 1) as [member]:
+        assert project.type(f"go run . 127.0.0.1:{member.grpc_port}") == ["all verbs"]
+
+
 def test_a_rolling_restart_under_a_load_from_node_loses_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:

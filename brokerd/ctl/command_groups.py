@@ -19,7 +19,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Queues and messages": (
         "list_queues",
         "browse",
+        "publish",
+        "get",
         "list_unresponsive_queues",
+        "declare",
+        "bind",
+        "unbind",
         "delete_queue",
         "purge_queue",
         "list_exchanges",

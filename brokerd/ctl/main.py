@@ -107,6 +107,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "purge_queue",
     ),
     "browse": ("browse",),
+    "messages": ("publish", "get"),
+    "declarations": ("declare", "bind", "unbind"),
     "federation": ("federation_status", "restart_federation_link"),
     "shovels": ("shovel_status", "restart_shovel", "delete_shovel"),
     "definitions": ("export_definitions", "import_definitions"),

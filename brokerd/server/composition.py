@@ -322,7 +322,9 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
-    routing = MemberRouting(view, base.profile, base.counters, dropped)
+    routing = MemberRouting(
+        view, base.profile, base.counters, dropped, lambda uid: host.leader_of(uid) == host.node
+    )
     consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
     client = base.queue_client
     deliveries = DeliveryHub(client.resume, consumed.changed)

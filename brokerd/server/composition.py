@@ -274,7 +274,7 @@ def _base(given: Dependencies) -> CoreServices:
         process=process,
         catalog=catalog,
         queues=queues,
-        queue_client=QueueClient(turn, limits.operation_timeout_ms / 1000),
+        queue_client=QueueClient(turn, limits.operation_timeout_ms / 1000, queues.queue_of),
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
         refused=refused,
         variables=Variables(config),

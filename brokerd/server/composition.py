@@ -93,7 +93,7 @@ from brokerd.server.memory.alarms import AlarmListeners, AlarmMonitor
 from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
-from brokerd.server.messages.job_worker import Around
+from brokerd.server.messages.job_run import Around
 from brokerd.server.messages.job_workers import JobWorkers
 from brokerd.server.messages.partial_messages import PartialMessages
 from brokerd.server.messages.refused_publishes import RefusedPublishes

@@ -30,7 +30,7 @@ _AT_MOST_ONCE = 0
 
 
 class QueueClient:
-    """One for a member.
+    """One for a member.  In one piece: a method for each thing that queues are told.
 
     Invariant: what the member's channels have settled so far goes before each operation.
     Every coroutine raises QueueStuck while the queue takes nothing (its home member is down, or its

@@ -37,6 +37,11 @@ class QueueOptions:
     overflow: str = "drop-head"
     message_ttl_ms: int | None = None
     expires_ms: int | None = None
+    #: R-Q-11: a declare is a use.
+    declare_renews: bool = True
+    #: R-Q-11: the queue does not expire while messages in it have yet to expire to its dead letter
+    #: exchange.
+    expiry_waits: bool = False
     single_active_consumer: bool = False
     auto_delete: bool = False
     max_priority: int = 0

@@ -199,7 +199,7 @@ def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -
             f"binding limit of {limit} is reached"
         )
     return exchange_types.check_binding(
-        exchange.routing_type, spec["routing_key"], spec["arguments"], 0
+        exchange.routing_type, spec["routing_key"], spec["arguments"], 0, kind
     )
 
 

@@ -26,7 +26,11 @@ _X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 
 def check_binding(
-    exchange_type: str, routing_key: str, binding_arguments: Mapping[str, Any], hash_words_max: int
+    exchange_type: str,
+    routing_key: str,
+    binding_arguments: Mapping[str, Any],
+    hash_words_max: int,
+    destination_kind: str,
 ) -> Refused | None:
     """Refuse what the source's type cannot match (R-BND-8, R-RT-H3).
 
@@ -52,7 +56,7 @@ def check_binding(
                 f"Topic binding key '{routing_key}' uses {count} '#' wildcards, "
                 f"at most {hash_words_max} are allowed"
             )
-    return spread.check_binding(exchange_type, routing_key)
+    return spread.check_binding(exchange_type, routing_key, destination_kind)
 
 
 def check_exchange(

@@ -318,6 +318,20 @@ def delayed_retry(values: Json) -> tuple[str, int, int]:
     return values.get("delayed-retry-type", "disabled"), least, max(least, greatest)
 
 
+def consumer_timeout_ms(
+    values: Json, queue_type: str, profile: Profile, defaults: QueueDefaults
+) -> int | None:
+    """Return how long a consumer may hold a message (R-QQ-22); None: for ever.
+
+    The member's default is for quorum queues only: long tasks of a framework on classic queues end
+    no consumer that did not ask for it.
+    """
+    if queue_type == "quorum":
+        timeout: int | None = values.get("consumer-timeout", defaults.consumer_timeout_ms)
+        return timeout
+    return values.get("consumer-timeout") if profile.queues_classic_consumer_timeout else None
+
+
 def effective_queue_options(
     view: CatalogState, queue: Queue, profile: Profile, defaults: QueueDefaults | None = None
 ) -> QueueOptions:
@@ -339,7 +353,9 @@ def effective_queue_options(
         and values.get("dead-letter-strategy") == "at-least-once"
         and overflow == "reject-publish"
     )
-    has_timeout = is_quorum and profile.consumer_timeout_scope == "queue"
+    timeout_ms = None
+    if profile.consumer_timeout_scope == "queue":
+        timeout_ms = consumer_timeout_ms(values, queue.type, profile, defaults)
     retry, retry_min_ms, retry_max_ms = delayed_retry(values if is_quorum else {})
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
@@ -357,15 +373,15 @@ def effective_queue_options(
         overflow=overflow,
         message_ttl_ms=values.get("message-ttl"),
         expires_ms=values.get("expires"),
+        declare_renews=not is_quorum or profile.quorum_declare_renews,
+        expiry_waits=profile.queues_expiry_waits,
         single_active_consumer=queue.arguments.get("x-single-active-consumer") is True,
         auto_delete=queue.auto_delete,
         max_priority=_max_priority(queue, profile),
         disconnected_timeout_ms=values.get(
             "consumer-disconnected-timeout", defaults.disconnected_timeout_ms
         ),
-        consumer_timeout_ms=values.get("consumer-timeout", defaults.consumer_timeout_ms)
-        if has_timeout
-        else None,
+        consumer_timeout_ms=timeout_ms,
         delayed_retry=retry,
         delayed_retry_min_ms=retry_min_ms,
         delayed_retry_max_ms=retry_max_ms,

@@ -9,10 +9,11 @@ Pure; reads `CatalogState`, is asked by sessions, the dead-letter worker and fed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from brokerd.core.catalog import delayed_type, federation_type, names, policy
+from brokerd.core.catalog import delayed_type, federation_type, names, policy, spread
 from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
@@ -106,12 +107,14 @@ class _Cache:
 class Router:
     """Routes over a node's view of the catalog.  Owns nothing but the cache."""
 
-    __slots__ = ("_caches", "_property_of", "_state")
+    __slots__ = ("_caches", "_property_of", "_state", "leads")
 
     def __init__(self, state: CatalogState, property_of: PropertyOf | None = None) -> None:
         """property_of: reads a property of messages; None: hash exchanges see none."""
         self._state = state
         self._property_of = property_of
+        #: Tells of a queue's uid whether its leader is here, for x-local-random.
+        self.leads: Callable[[int], bool] = _leads_none
         self._caches: dict[str, _Cache] = {}
 
     def route(
@@ -191,6 +194,8 @@ class Router:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True
                     return result
+                if exchange.routing_type == spread.LOCAL_RANDOM:
+                    asked.is_local = functools.partial(self._is_local, topology)
                 index.match(asked, found)
                 found = self._present(topology, found)
             if found:
@@ -221,6 +226,10 @@ class Router:
         result.queues = _queues(topology, targets)
         return result
 
+    def _is_local(self, topology: VhostTopology, name: str) -> bool:
+        queue = topology.queues.get(name)
+        return queue is not None and self.leads(queue.uid)
+
     def _present(
         self, topology: VhostTopology, found: dict[Destination, None]
     ) -> dict[Destination, None]:
@@ -233,6 +242,10 @@ class Router:
             if not is_queue or self._state.usable_queue(topology.name, name) is not None:
                 present[destination] = None
         return present
+
+
+def _leads_none(uid: int) -> bool:
+    return False
 
 
 def _queues(topology: VhostTopology, found: Iterable[str]) -> tuple[Queue, ...]:

@@ -256,7 +256,7 @@ class QueueMachine(QueueState):
         before, self.options = self.options, options
         self._trimmed_from = self.counters["maxlen_drop"]
         self._configure()
-        if self._quorum and self.unacked:
+        if self.unacked and (self._quorum or options.consumer_timeout_ms is not None):
             # Another timeout may hold now: all consumers are looked at.
             self.timeout_check_ms = self.clock_ms
         # The first command of each leader's term: a restart restarts the lease (R-Q-11).
@@ -284,15 +284,19 @@ class QueueMachine(QueueState):
         self.timeout_check_ms = None
         for consumer in list(self.consumers.rows()):
             timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
-            if timeout_ms is None or not self._quorum:
+            if timeout_ms is None:
                 continue
             latest_ms = self.clock_ms - timeout_ms
-            stamped = [span for span in consumer.held if span.taken_ms]
-            late = [(span.first, span.end) for span in stamped if span.taken_ms <= latest_ms]
-            dues = [span.taken_ms for span in stamped if span.taken_ms > latest_ms]
-            if dues:
-                next_ms = min(dues) + timeout_ms
-                self.timeout_check_ms = min(self.timeout_check_ms or next_ms, next_ms)
+            late = []
+            for span in consumer.held:
+                if not span.taken_ms:
+                    # Taken when there was no timeout: its time begins with it.
+                    span.taken_ms = self._stamp(timeout_ms)
+                elif span.taken_ms <= latest_ms:
+                    late.append((span.first, span.end))
+                else:
+                    due_ms = span.taken_ms + timeout_ms
+                    self.timeout_check_ms = min(self.timeout_check_ms or due_ms, due_ms)
             if not late:
                 continue
             self._put_back(self._take(consumer, late), counts=False)
@@ -329,7 +333,7 @@ class QueueMachine(QueueState):
         """See brokerd.raft.machine.Machine: a declaration that renews no lease."""
         deadline_ms = self.next_deadline_ms()
         is_due = deadline_ms is not None and deadline_ms <= now_ms
-        may_renew = not self._quorum and self.options.expires_ms is not None
+        may_renew = self.options.declare_renews and self.options.expires_ms is not None
         if not client_sessions.is_look(command) or is_due or may_renew or self.deleted is not None:
             return None
         return self._counts()
@@ -343,8 +347,8 @@ class QueueMachine(QueueState):
         return _json(fields)
 
     def _declared(self, meta: Meta, command: None) -> bytes:
-        if not self._quorum:
-            # R-Q-11: a redeclaration does not renew a quorum queue's lease.
+        if self.options.declare_renews:
+            # R-Q-11
             self._used()
         return self._counts()
 
@@ -405,7 +409,7 @@ class QueueMachine(QueueState):
         consumer.exclusive = command.exclusive and not self._quorum
         self.consumers.set_priority(consumer, command.priority)
         consumer.user = command.user
-        consumer.timeout_ms = command.timeout_ms if self._quorum else None
+        consumer.timeout_ms = command.timeout_ms
         consumer.grant(command.credit)
         consumer.suspected = command.consumer.node in self.suspected
         self.consumers.register(consumer)

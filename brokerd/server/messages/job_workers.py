@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from brokerd.core.triage.jobs import JobStatus
-from brokerd.server.messages.job_worker import Around, JobWorker
+from brokerd.server.messages.job_run import Around
+from brokerd.server.messages.job_worker import JobWorker
 from brokerd.server.queues import ports as queue_ports
 
 

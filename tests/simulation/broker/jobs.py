@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.triage.jobs import JobKind, JobOrder, To
-from brokerd.server.messages.job_worker import Around, JobWorker
+from brokerd.server.messages.job_run import Around
+from brokerd.server.messages.job_worker import JobWorker
 
 if TYPE_CHECKING:
     from tests.simulation.broker.member import SimBroker

@@ -29,7 +29,7 @@ from brokerd.raft.following import Following
 from brokerd.raft.messages import Configuration, Message
 from brokerd.raft.node import RaftNode
 from brokerd.server.messages.dead_letter_publisher import Missing, Worker
-from brokerd.server.messages.job_worker import JobWorker
+from brokerd.server.messages.job_sending import Sending
 from brokerd.server.queues import leaders
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.leaders import QueueLeaders
@@ -221,14 +221,14 @@ async def _settle_before_confirms(worker: Worker, missing: list[Missing]) -> Non
 _send = Worker._send
 
 
-_send_copies = JobWorker._send
+_send_copies = Sending._send
 
 
-def _done_when_sent(worker: JobWorker, pending: Any, way: Any, targets: Any) -> None:
+def _done_when_sent(sending: Sending, pending: Any, way: Any, targets: Any) -> None:
     """A job does not wait for its targets."""
-    _send_copies(worker, pending, way, targets)
-    if worker._pending.pop(pending.run.first, None) is not None:
-        worker._done(pending.run.first, pending.group)
+    _send_copies(sending, pending, way, targets)
+    if sending._pending.pop(pending.run.first, None) is not None:
+        sending._done(pending.run.first, pending.group)
 
 
 def _deliver_at_once(leaders: QueueLeaders, uid: int, term: int, effect: Any) -> None:
@@ -362,7 +362,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "consumers",
         20,
     ),
-    "job-settled-before-confirm": ([(JobWorker, "_send", _done_when_sent)], "jobs", 20),
+    "job-settled-before-confirm": ([(Sending, "_send", _done_when_sent)], "jobs", 20),
     "held-by-job-dropped": (
         [(queue_machine._HANDLERS, Kind.UPDATE_OPTIONS, _drop_what_jobs_hold)],
         "jobs",

@@ -33,6 +33,9 @@ REST_S = 0.0002
 #: Seconds of processor time that a walk which takes whole seconds works before it rests, while
 #: nothing else uses the loop: a rest costs about 0.05 ms itself.
 IDLE_TURN_S = 0.001
+#: Seconds of processor time of one slice, after which its walk rests as long as it worked: what is
+#: read as a whole may have 128 MiB.
+LONG_S = 0.02
 #: Seconds for which the loop counts as used after a command: by a client of 50 a second all along.
 USED_FOR_S = 0.02
 
@@ -202,6 +205,8 @@ class Pace(_Walk):
 
     async def rest(self) -> None:
         """Leave the loop to others, and see whether queues took commands."""
+        if self._worked_s >= LONG_S:
+            await asyncio.sleep(self._worked_s)
         await super().rest()
         seen = self._commands()
         if seen != self._seen:

@@ -179,3 +179,22 @@ async def test_a_long_walk_works_longer_while_queues_take_no_commands(
     each = 0
     await asyncio.sleep(chunks.USED_FOR_S)
     assert await work(0.01) <= 11
+
+
+async def test_a_slice_of_what_is_huge_is_followed_by_a_rest_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    pace = chunks.Pace(lambda: 0)
+    clock.now += chunks.LONG_S / 2
+    await pace.keep()
+    assert slept == []
+    clock.now += 0.5
+    await pace.keep()
+    assert slept == [pytest.approx(0.5)]

@@ -393,7 +393,8 @@ class QueueConfig(_Section):
     #: How long that silence lasts before queues that do not outlive their home are deleted, so that
     #: a pause of some seconds takes nothing away.
     home_down_delete_ms: int = Field(default=60_000, ge=1_000)
-    #: How long a consumer may leave a message unsettled (R-QQ-22); 0: for ever.
+    #: How long a consumer of a quorum queue may leave a message unsettled (R-QQ-22); 0: for ever.
+    #: Classic queues have a time-out by argument or policy only.
     consumer_timeout_ms: int = Field(default=1_800_000, ge=0)
 
 

@@ -56,6 +56,11 @@ class Profile:
     #: R-ERR-35: the quorum queue itself judges queue.delete with if-unused or if-empty; False:
     #: 540, as in RabbitMQ
     quorum_conditional_delete: bool = True
+    #: A message with an x-delay that no exchange keeps is refused; False: routed at once, as
+    #: RabbitMQ's plug-in does it
+    delays_bounded: bool = True
+    #: R-Q-11: a declare is a use of a quorum queue, as of a classic one
+    quorum_declare_renews: bool = True
     #: R-PRI-2: levels; 0: none
     quorum_priorities: int = 32
     #: R-PRI-1: levels of a classic queue with an x-max-priority of 0
@@ -72,6 +77,12 @@ class Profile:
     #: R-Q-5: x-queue-master-locator of classic queues: allow, warn or deny; quorum queues refuse it
     #: unless this is warn
     queues_master_locator: str = "warn"
+    #: R-Q-11: the expiry of an unused queue waits while messages in it have yet to expire to its
+    #: dead letter exchange
+    queues_expiry_waits: bool = True
+    #: R-QQ-22: x-consumer-timeout and the policy key hold for classic queues too; False: there the
+    #: argument is refused and the key does nothing, as in RabbitMQ
+    queues_classic_consumer_timeout: bool = True
     #: R-Q-6, R-CS-5: values without effect that RabbitMQ 4.3.6 takes (x-delivery-limit that is no
     #: number, any x-queue-mode …) are taken, with a warning
     queues_idle_values: bool = True
@@ -132,8 +143,12 @@ _RABBITMQ_4_3 = {
     "quorum_delivery_count_mode": "4.3",
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
+    "delays_bounded": False,
+    "quorum_declare_renews": False,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
+    "queues_expiry_waits": False,
+    "queues_classic_consumer_timeout": False,
     "memory_cgroup_aware": False,
     "federation_confirm_loss": False,
     "shovel_drop_unroutable": True,
@@ -151,6 +166,8 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_count_headers": "3.10",
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
+    "delays_bounded": False,
+    "quorum_declare_renews": False,
     "quorum_priorities": 0,
     "classic_zero_priority_levels": 1,
     "consumer_timeout_scope": "channel",
@@ -158,6 +175,8 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "queues_transient_nonexclusive": "allow",
     "queues_stream_arguments": "3.10",
     "queues_master_locator": "allow",
+    "queues_expiry_waits": False,
+    "queues_classic_consumer_timeout": False,
     "queues_idle_values": False,
     "exchange_unknown_type_error": 503,
     "permissions_passive_declare": "none",

@@ -37,6 +37,11 @@ class QueueOptions:
     overflow: str = "drop-head"
     message_ttl_ms: int | None = None
     expires_ms: int | None = None
+    #: R-Q-11: a declare is a use.
+    declare_renews: bool = True
+    #: R-Q-11: the queue does not expire while messages in it have yet to expire to its dead letter
+    #: exchange.
+    expiry_waits: bool = False
     single_active_consumer: bool = False
     auto_delete: bool = False
     max_priority: int = 0
@@ -55,6 +60,8 @@ class QueueOptions:
     orphan_scope: str = "all"
     #: R-MQ-11: what the length limit drops goes there too.
     reroute_overflow: bool = False
+    #: The queue of an exchange that delays messages: each becomes a dead letter when it is due.
+    holds_delayed: bool = False
 
     def letters_target(self) -> tuple[str | None, str | None]:
         """Return exchange and routing key of dead letters that wait (R-ALO-9)."""

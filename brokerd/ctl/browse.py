@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from brokerd.ctl import output, settings, triage
+from brokerd.ctl import completing, output, settings, triage
 
 _STATES = ("ready", "unacked", "delayed", "all")
 _FORMATS = ("table", "json", "raw")
@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 60
 
 
 @click.command(cls=settings.Command)
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=completing.queue_names)
 @click.option(
     "--from",
     "start",

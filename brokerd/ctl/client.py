@@ -20,7 +20,7 @@ import grpc
 
 from brokerd.ctl import errors
 from brokerd.ctl.settings import Settings
-from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc, messages_pb2_grpc
 
 #: Of one page of a listing.
 RECEIVE_BYTES_MAX = 64 * 1024 * 1024
@@ -102,6 +102,7 @@ class AdminClient:
         else:
             self._channel = grpc.insecure_channel(address, limits)
         self._stub: Any = admin_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        self._messages: Any = messages_pb2_grpc.MessagesStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +131,28 @@ class AdminClient:
             yield from method(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             raise self._error(error) from error
+
+    def message_call(self, name: str, request: Any, vhost: str) -> Any:
+        """Make a call of the service Messages with one answer."""
+        method = getattr(self._messages, name)
+        metadata = self._message_metadata(vhost)
+        try:
+            return method(request, metadata=metadata, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def message_stream(self, name: str, requests: Iterator[Any], vhost: str) -> Iterator[Any]:
+        """Make a call of the service Messages that goes both ways."""
+        method = getattr(self._messages, name)
+        metadata = self._message_metadata(vhost)
+        try:
+            yield from method(requests, metadata=metadata, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def _message_metadata(self, vhost: str) -> tuple[tuple[str, str | bytes], ...]:
+        # In -bin, where any name may stand.
+        return (*self._metadata, ("vhost-bin", vhost.encode("utf-8", "surrogateescape")))
 
     def _error(self, error: Any) -> errors.CtlError:
         code = error.code()

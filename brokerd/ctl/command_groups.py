@@ -19,6 +19,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Queues and messages": (
         "list_queues",
         "browse",
+        "publish",
+        "get",
         "triage",
         "redrive",
         "move",
@@ -26,6 +28,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "list_queue_jobs",
         "stop_queue_job",
         "list_unresponsive_queues",
+        "declare",
+        "bind",
+        "unbind",
         "delete_queue",
         "purge_queue",
         "list_exchanges",

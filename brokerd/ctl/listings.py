@@ -7,14 +7,16 @@ the catalog, is in columns.py.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
+from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import columns, errors, output, settings, terms
+from brokerd.ctl import columns, completing, errors, output, settings, terms
 from brokerd.ctl.columns import Listing
 
 if TYPE_CHECKING:
@@ -172,10 +174,18 @@ def announce(listing: Listing) -> None:
     chosen.say(listing.banner.format(vhost=chosen.vhost))
 
 
-def show(listing: Listing, asked: tuple[str, ...]) -> None:
-    """Run a listing."""
+def show(
+    listing: Listing, asked: tuple[str, ...], order: tuple[str, ...] = (), chosen_by: str = ""
+) -> None:
+    """Run a listing.
+
+    order: columns to sort by, the first one first; with a `-` before it the greatest comes first.
+    chosen_by: a filter of rows (core/filters).
+    """
     chosen = settings.current()
     wanted = _wanted(listing, asked)
+    _wanted(listing, tuple(name.removeprefix("-") for name in order))
+    matches = _matches(listing, chosen_by)
     announce(listing)
     if listing.live is not None:
         found = live_rows(listing, chosen)
@@ -188,8 +198,37 @@ def show(listing: Listing, asked: tuple[str, ...]) -> None:
             vhost = chosen.vhost if listing.in_vhost else ""
             found = object_rows(client, listing.kind, vhost)
             if listing.kind == "vhost":
-                _complete_vhosts(client, found, wanted)
+                # A filter may ask for any of them.
+                _complete_vhosts(client, found, (*listing.more, *wanted) if chosen_by else wanted)
+    if matches is not None:
+        found = [row for row in found if matches(row)]
+    for name in reversed(order):
+        column = name.removeprefix("-")
+        found.sort(key=functools.partial(_rank, column), reverse=name.startswith("-"))
     output.rows(chosen, wanted, found, streams=listing.live is not None)
+
+
+def _matches(listing: Listing, text: str) -> Callable[[Row], bool] | None:
+    """Return what chooses rows; None: all of them."""
+    if not text:
+        return None
+    from brokerd.core.filters.errors import FilterError
+    from brokerd.core.filters.row_filter import RowFilter
+
+    try:
+        return RowFilter(text, (*listing.columns, *listing.more)).matches
+    except FilterError as error:
+        raise errors.CtlError(f"--filter: {error}", errors.EXIT_USAGE) from error
+
+
+def _rank(column: str, row: Row) -> tuple[int, float, str]:
+    """Return a row's place in the order of a column: nothing, numbers, then texts and all else."""
+    value = row.get(column)
+    if value is None or value == "":
+        return (0, 0.0, "")
+    if isinstance(value, int | float):
+        return (1, float(value), "")
+    return (2, 0.0, output.cell(value))
 
 
 def _wanted(listing: Listing, asked: tuple[str, ...]) -> tuple[str, ...]:
@@ -222,18 +261,41 @@ def _complete_vhosts(client: AdminClient, found: list[Row], wanted: tuple[str, .
 def _command(name: str, listing: Listing) -> click.Command:
     known = (*listing.columns, *listing.more)
 
-    def run(columns: tuple[str, ...]) -> None:
-        show(listing, columns)
+    def run(columns: tuple[str, ...], order: tuple[str, ...], chosen_by: str) -> None:
+        show(listing, columns, order, chosen_by)
 
-    def run_online(columns: tuple[str, ...], online: bool, offline: bool, only_local: bool) -> None:
+    def run_online(
+        columns: tuple[str, ...],
+        order: tuple[str, ...],
+        chosen_by: str,
+        online: bool,
+        offline: bool,
+        only_local: bool,
+    ) -> None:
         if offline:
             # A queue whose members are all down is on no member that could be asked.
             announce(listing)
             return
-        show(listing, columns)
+        show(listing, columns, order, chosen_by)
 
     where = " of the vhost given with -p" if listing.in_vhost else ""
-    argument = click.Argument(["columns"], nargs=-1, metavar="[COLUMN]...")
+    complete = completing.of_words(known)
+    argument = click.Argument(["columns"], nargs=-1, metavar="[COLUMN]...", shell_complete=complete)
+    choosing = [
+        click.Option(
+            ["--sort", "order"],
+            multiple=True,
+            metavar="COLUMN",
+            shell_complete=complete,
+            help="Sort by it; -COLUMN: the greatest first. May be given several times.",
+        ),
+        click.Option(
+            ["--filter", "chosen_by"],
+            default="",
+            metavar="EXPR",
+            help="Only rows of which this is true: 'messages > 0 && consumers == 0'.",
+        ),
+    ]
     flags = [
         click.Option(["--online"], is_flag=True, help="Only those that can be reached (all)."),
         click.Option(["--offline"], is_flag=True, help="Only those that cannot: none are known."),
@@ -243,7 +305,7 @@ def _command(name: str, listing: Listing) -> click.Command:
     return settings.Command(
         name,
         callback=run_online if is_queues else run,
-        params=[argument, *(flags if is_queues else [])],
+        params=[argument, *choosing, *(flags if is_queues else [])],
         short_help=f"List {listing.title}.",
         help=f"List {listing.title}{where}.\n\n"
         f"Columns: {', '.join(known)}.\n\nDefault: {' '.join(listing.columns)}.",

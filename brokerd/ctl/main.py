@@ -107,6 +107,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "purge_queue",
     ),
     "browse": ("browse",),
+    "messages": ("publish", "get"),
+    "declarations": ("declare", "bind", "unbind"),
     "triage": ("triage",),
     "queue_jobs": (
         "redrive",

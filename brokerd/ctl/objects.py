@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import errors, settings
+from brokerd.ctl import completing, errors, settings
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
@@ -177,7 +177,7 @@ def _ask(
 
 
 @click.command(cls=settings.Command)
-@click.argument("name")
+@click.argument("name", shell_complete=completing.queue_names)
 @click.option("-e", "--if-empty", is_flag=True, help="Only if it holds no messages.")
 @click.option("-u", "--if-unused", is_flag=True, help="Only if it has no consumers.")
 @_YES
@@ -222,7 +222,7 @@ def _undeleted(error: errors.CtlError, if_empty: bool, if_unused: bool) -> error
 
 
 @click.command(cls=settings.Command)
-@click.argument("name")
+@click.argument("name", shell_complete=completing.queue_names)
 @click.option(
     "--dead-letters", is_flag=True, help="Give up nothing but dead letters that wait in it."
 )

@@ -1,7 +1,7 @@
 """What commands print: for a script the bytes of rabbitmqctl, for a person at a terminal tables.
 
 rabbitmqctl's formatters `table` (values between tabs), `json`, `csv`, `erlang` and `pretty_table`;
-`tsv` is `table` without the banner.
+`tsv` is `table` without the banner, `yaml` is ours.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def rows(
         _json_rows(columns, found, streams)
     elif formatter == "csv":
         _csv_rows(columns, found, streams)
+    elif formatter == "yaml":
+        _yaml([{column: plain(row.get(column)) for column in columns} for row in found])
     elif formatter == "erlang":
         _erlang_rows(columns, found)
     elif found:
@@ -76,6 +78,13 @@ def _erlang_rows(columns: Sequence[str], found: Sequence[Row]) -> None:
     click.echo("[" + ",\n ".join(listed) + "]")
 
 
+def _yaml(value: Any) -> None:
+    # Imported here, as rich is.
+    import yaml
+
+    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+
+
 def compact(value: Any) -> str:
     """Return JSON on one line, as rabbitmqctl prints it."""
     return json.dumps(plain(value), separators=(",", ":"), ensure_ascii=False)
@@ -99,6 +108,9 @@ def record(settings: Settings, fields: Row) -> None:
     formatter = settings.formatter_now()
     if formatter == "json":
         click.echo(compact(fields))
+        return
+    if formatter == "yaml":
+        _yaml(plain(fields))
         return
     width = max(map(len, fields), default=0) if formatter == "pretty" else 0
     for name, value in fields.items():

@@ -18,9 +18,11 @@ from brokerd.ctl import errors
 DEFAULT_PORT = 5680
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 GUEST = "guest"
-FORMATTERS = ("table", "tsv", "json", "csv", "erlang", "pretty_table")
+FORMATTERS = ("table", "tsv", "json", "csv", "erlang", "pretty_table", "yaml")
+#: Those that -o knows, as kubectl has it.
+OUTPUTS = ("table", "json", "yaml")
 #: With these a program reads the output: no banner.
-_FOR_PROGRAMS = ("tsv", "json", "csv")
+_FOR_PROGRAMS = ("tsv", "json", "csv", "yaml")
 #: rabbitmqctl's default for a command that lists.
 TIMEOUT_S = 60.0
 #: A day; what "infinity" means.
@@ -108,7 +110,7 @@ class Settings:
         return self.node or self.address
 
     def formatter_now(self) -> str:
-        """Return "pretty" for a person's table, else table, json, csv or erlang."""
+        """Return "pretty" for a person's table, else table, json, csv, erlang or yaml."""
         if self.formatter == "pretty_table":
             return "pretty"
         if self.formatter in (None, "table"):
@@ -277,6 +279,13 @@ def _other_options() -> list[click.Parameter]:
             type=click.Choice(FORMATTERS),
             callback=_store("formatter"),
             help="How results are shown [default: table: pretty at a terminal, else tabs].",
+        ),
+        _option(
+            "-o",
+            "--output",
+            type=click.Choice(OUTPUTS),
+            callback=_store("formatter"),
+            help="The same, for short.",
         ),
         _option(
             "-q",

@@ -289,7 +289,7 @@ def _base(given: Dependencies) -> CoreServices:
         process=process,
         catalog=catalog,
         queues=queues,
-        queue_client=QueueClient(turn, limits.operation_timeout_ms / 1000),
+        queue_client=QueueClient(turn, limits.operation_timeout_ms / 1000, queues.queue_of),
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
         refused=refused,
         variables=Variables(config),
@@ -337,7 +337,9 @@ def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Memb
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
-    routing = MemberRouting(view, base.profile, base.counters, dropped)
+    routing = MemberRouting(
+        view, base.profile, base.counters, dropped, lambda uid: host.leader_of(uid) == host.node
+    )
     consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
     client = base.queue_client
     deliveries = DeliveryHub(client.resume, consumed.changed)

@@ -88,6 +88,7 @@ OPTIONS: list[dict[str, Any]] = [
         "max_priority": 31,
     },
     {"alternate_exchange": "alt", "max_length": 6, "message_ttl_ms": 70},
+    {"consumer_timeout_ms": 40, "max_length": 6},
     # The default limit: only failures end a message, and what is dropped for it is counted.
     {
         "queue_type": "quorum",

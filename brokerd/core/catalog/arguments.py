@@ -12,7 +12,7 @@ with `to_json` and `from_json`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from brokerd.core.catalog import names
@@ -245,6 +245,9 @@ def _queue_version(value: Any) -> str | None:
 
 Check = Callable[[Any], str | None]
 
+#: R-QQ-22; on classic queues where the profile says so.
+CONSUMER_TIMEOUT = "x-consumer-timeout"
+
 #: Per type: what it knows and how values are checked (R-Q-5, R-QQ-3), in the order in which a
 #: redeclaration is compared and the first difference told (R-Q-4, as RabbitMQ's types list them).
 KNOWN: dict[str, dict[str, Check]] = {
@@ -262,6 +265,7 @@ KNOWN: dict[str, dict[str, Check]] = {
         "x-single-active-consumer": _boolean,
         "x-queue-type": _text,
         "x-queue-leader-locator": _one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"),
+        CONSUMER_TIMEOUT: _positive,
     },
     "quorum": {
         "x-dead-letter-exchange": _text,
@@ -279,7 +283,7 @@ KNOWN: dict[str, dict[str, Check]] = {
         "x-delivery-limit": _integer,
         "x-message-ttl": _ttl,
         "x-queue-leader-locator": _one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"),
-        "x-consumer-timeout": _positive,
+        CONSUMER_TIMEOUT: _positive,
         "x-consumer-disconnected-timeout": _non_negative,
         "x-delayed-retry-type": _one_of(
             ("disabled", "all", "failed", "returned"), "invalid_delayed_retry_type"
@@ -297,10 +301,10 @@ def _anything(value: Any) -> str | None:
 #: Instead of these checks where the feature flag `idle_values` is enabled: what RabbitMQ 4.3.6
 #: takes (tried).  A value that only this takes is as none: it is stored and does nothing (R-Q-6).
 IDLE: dict[str, dict[str, Check]] = {
-    "classic": {"x-queue-mode": _anything},
+    "classic": {"x-queue-mode": _anything, CONSUMER_TIMEOUT: _non_negative},
     "quorum": {
         "x-delivery-limit": _anything,
-        "x-consumer-timeout": _non_negative,
+        CONSUMER_TIMEOUT: _non_negative,
         "x-delayed-retry-type": _anything,
         "x-delayed-retry-min": _anything,
         "x-delayed-retry-max": _anything,
@@ -308,7 +312,8 @@ IDLE: dict[str, dict[str, Check]] = {
 }
 #: What some type knows, in the order in which the values of a new queue are checked: classic
 #: queues' own order, then what only quorum queues know.
-_CHECKED = tuple(dict.fromkeys((*KNOWN["classic"], *KNOWN["quorum"])))
+_CLASSIC_ORDER = (argument for argument in KNOWN["classic"] if argument != CONSUMER_TIMEOUT)
+_CHECKED = tuple(dict.fromkeys((*_CLASSIC_ORDER, *KNOWN["quorum"])))
 
 
 #: Of streams, which are not here, by the first RabbitMQ that refuses them on queues of other types
@@ -337,14 +342,15 @@ def check_queue_arguments(
     """Return the refusal of the first argument that is wrong for the type (R-Q-5, R-Q-6).
 
     Wrong values are reported before arguments that only another type knows.  foreign: of those,
-    what no type here knows.  takes_idle: values without effect (`IDLE`) are taken.
+    what no type here knows, or this one does not in the profile.  takes_idle: values without effect
+    (`IDLE`) are taken.
     """
     resource = names.resource("queue", vhost, name)
-    known = KNOWN[queue_type]
+    known = KNOWN[queue_type].keys() - set(foreign)
     for argument in _CHECKED:
         if argument not in arguments or argument not in known:
             continue
-        check = known[argument]
+        check = KNOWN[queue_type][argument]
         if takes_idle:
             check = IDLE[queue_type].get(argument, check)
         error = check(arguments[argument])
@@ -386,14 +392,18 @@ def unequal_queue_arguments(
     current_type: str,
     *,
     says_types: bool = False,
+    foreign: Collection[str] = (),
 ) -> Refused | None:
     """Compare the type and all arguments that the queue's own type knows (R-Q-4).
 
-    says_types: types are reported as if each queue had the argument.
+    says_types: types are reported as if each queue had the argument.  foreign: arguments that the
+    profile's queues of this type do not know.
     RabbitMQ 3.10.8 asks the type of the queue that is there, not all types: an argument that only
     another type knows is not compared.
     """
     for argument in KNOWN[current_type]:
+        if argument in foreign:
+            continue
         if argument == "x-queue-type":
             # R-ERR-6: reported as an argument; a classic queue without it has none.
             if says_types:

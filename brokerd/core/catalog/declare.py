@@ -60,6 +60,8 @@ class Delete:
     """To be proposed with `catalog_commands.delete`; a queue ends by its own machine first."""
 
     record: Record
+    #: Of an exchange: not while it keeps messages, which its queue alone knows.
+    if_unused: bool = False
 
 
 def _stripped(name: str) -> str:
@@ -94,7 +96,7 @@ def declare_exchange(
     name = _stripped(name)
     if passive:
         return _passive_exchange(view, profile, access, name)
-    refused = exchange_types.check_exchange(exchange_type, exchange_arguments or {})
+    refused = exchange_types.check_exchange(name, exchange_type, exchange_arguments or {})
     if refused is not None:
         return refused
     if exchange_type not in exchange_types.TYPES:
@@ -233,7 +235,13 @@ def declare_queue(
     present = view.usable_queue(vhost, name)
     if present is not None:
         return (
-            equivalence.check_queue(present, spec, owner, says_types=profile.management_as_4_3)
+            equivalence.check_queue(
+                present,
+                spec,
+                owner,
+                says_types=profile.management_as_4_3,
+                foreign=_foreign_arguments(profile, present.type),
+            )
             or _unequal_alternate(profile, present, values)
             or Exists(present)
         )
@@ -281,6 +289,16 @@ def _passive_queue(
     return equivalence.check_access(present, connection) or Exists(present)
 
 
+def _foreign_arguments(profile: Profile, queue_type: str) -> tuple[str, ...]:
+    """Return the arguments that queues of a type refuse in the profile as not theirs (R-Q-5)."""
+    foreign = arguments.STREAM_ARGUMENTS.get(profile.queues_stream_arguments, ())
+    if queue_type == "quorum" and profile.queues_master_locator != "warn":
+        foreign = (*foreign, arguments.MASTER_LOCATOR)
+    if queue_type == "classic" and not profile.queues_classic_consumer_timeout:
+        foreign = (*foreign, arguments.CONSUMER_TIMEOUT)
+    return foreign
+
+
 def _check_new_queue(
     view: CatalogState, profile: Profile, vhost: str, name: str, spec: Json, exclusive: bool
 ) -> Refused | None:
@@ -291,11 +309,13 @@ def _check_new_queue(
         if type(queue_type) is not str:
             reason = f"{{unacceptable_type,{arguments.type_name(queue_type)}}}"
         return refusals.precondition_failed(f"invalid arg 'x-queue-type' for {resource}: {reason}")
-    foreign = arguments.STREAM_ARGUMENTS.get(profile.queues_stream_arguments, ())
-    if queue_type == "quorum" and profile.queues_master_locator != "warn":
-        foreign = (*foreign, arguments.MASTER_LOCATOR)
     refused = arguments.check_queue_arguments(
-        queue_type, spec["arguments"], vhost, name, foreign, takes_idle=profile.queues_idle_values
+        queue_type,
+        spec["arguments"],
+        vhost,
+        name,
+        _foreign_arguments(profile, queue_type),
+        takes_idle=profile.queues_idle_values,
     )
     if refused is not None or queue_type != "quorum":
         return refused
@@ -380,7 +400,11 @@ def bind(
         if refused is not None:
             return refused
     refused = exchange_types.check_binding(
-        exchange.type, routing_key, binding_arguments, profile.topic_max_hash_words
+        exchange.routing_type,
+        routing_key,
+        binding_arguments,
+        profile.topic_max_hash_words,
+        destination_kind,
     )
     if refused is not None:
         return refused
@@ -485,7 +509,7 @@ def delete_exchange(
         if users:
             text = catalog_checks.alternate_in_use(vhost, name, users[0])
             return Refused(refusals.NOT_ALLOWED, text, True)
-    return Delete(present)
+    return Delete(present, if_unused)
 
 
 def delete_queue(
@@ -554,6 +578,6 @@ def check_publish(
     if exchange.internal:
         resource = names.resource("exchange", access.vhost, name)
         return refusals.access_refused(f"cannot publish to internal {resource}")
-    if exchange.type == "topic":
+    if exchange.routing_type == "topic":
         return access.check_topic("write", exchange, routing_keys)
     return None

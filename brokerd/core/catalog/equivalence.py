@@ -7,6 +7,7 @@ count.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from brokerd.core.catalog import arguments, names
@@ -33,11 +34,17 @@ def check_exchange(exchange: Exchange, spec: Json) -> Refused | None:
 
 
 def check_queue(
-    queue: Queue, spec: Json, owner: ConnectionId | None, *, says_types: bool = False
+    queue: Queue,
+    spec: Json,
+    owner: ConnectionId | None,
+    *,
+    says_types: bool = False,
+    foreign: Collection[str] = (),
 ) -> Refused | None:
     """Return the refusal of a redeclaration (R-Q-4, R-ERR-4 to -6); owner: of an exclusive one.
 
     says_types: another type is reported as by RabbitMQ 4.3, where each queue has the argument.
+    foreign: arguments that the profile's queues of this type do not know.
     """
     resource = names.resource("queue", queue.vhost, queue.name)
     if queue.exclusive_owner != owner:
@@ -52,6 +59,7 @@ def check_queue(
             spec["type"],
             queue.type,
             says_types=says_types,
+            foreign=foreign,
         )
     )
 

@@ -126,7 +126,9 @@ def matching(view: CatalogState, record: Exchange | Queue) -> list[Entry]:
 
 
 def queue_policies(view: CatalogState, queue: Queue) -> Winners:
-    """Return a queue's user and operator policy, merged."""
+    """Return a queue's user and operator policy, merged; an exchange's own queue has none."""
+    if names.is_delayed_queue(queue.name):
+        return Winners(None, None, {})
     fits = _fits_queue(queue)
     topology = view.vhosts[queue.vhost]
     user = _best(topology.policies.values(), queue.name, fits)
@@ -316,10 +318,26 @@ def delayed_retry(values: Json) -> tuple[str, int, int]:
     return values.get("delayed-retry-type", "disabled"), least, max(least, greatest)
 
 
+def consumer_timeout_ms(
+    values: Json, queue_type: str, profile: Profile, defaults: QueueDefaults
+) -> int | None:
+    """Return how long a consumer may hold a message (R-QQ-22); None: for ever.
+
+    The member's default is for quorum queues only: long tasks of a framework on classic queues end
+    no consumer that did not ask for it.
+    """
+    if queue_type == "quorum":
+        timeout: int | None = values.get("consumer-timeout", defaults.consumer_timeout_ms)
+        return timeout
+    return values.get("consumer-timeout") if profile.queues_classic_consumer_timeout else None
+
+
 def effective_queue_options(
     view: CatalogState, queue: Queue, profile: Profile, defaults: QueueDefaults | None = None
 ) -> QueueOptions:
     """Return the options that a queue's leader proposes to its group."""
+    if names.is_delayed_queue(queue.name):
+        return _delayed_queue_options(queue)
     defaults = defaults or QueueDefaults()
     values = effective_queue(view, queue).values
     is_quorum = queue.type == "quorum"
@@ -335,7 +353,9 @@ def effective_queue_options(
         and values.get("dead-letter-strategy") == "at-least-once"
         and overflow == "reject-publish"
     )
-    has_timeout = is_quorum and profile.consumer_timeout_scope == "queue"
+    timeout_ms = None
+    if profile.consumer_timeout_scope == "queue":
+        timeout_ms = consumer_timeout_ms(values, queue.type, profile, defaults)
     retry, retry_min_ms, retry_max_ms = delayed_retry(values if is_quorum else {})
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
@@ -353,21 +373,39 @@ def effective_queue_options(
         overflow=overflow,
         message_ttl_ms=values.get("message-ttl"),
         expires_ms=values.get("expires"),
+        declare_renews=not is_quorum or profile.quorum_declare_renews,
+        expiry_waits=profile.queues_expiry_waits,
         single_active_consumer=queue.arguments.get("x-single-active-consumer") is True,
         auto_delete=queue.auto_delete,
         max_priority=_max_priority(queue, profile),
         disconnected_timeout_ms=values.get(
             "consumer-disconnected-timeout", defaults.disconnected_timeout_ms
         ),
-        consumer_timeout_ms=values.get("consumer-timeout", defaults.consumer_timeout_ms)
-        if has_timeout
-        else None,
+        consumer_timeout_ms=timeout_ms,
         delayed_retry=retry,
         delayed_retry_min_ms=retry_min_ms,
         delayed_retry_max_ms=retry_max_ms,
         alternate_exchange=values.get("queue-alternate-exchange") if profile.queue_ae else None,
         orphan_scope=profile.mrg_orphan_scope,
         reroute_overflow=profile.mrg_reroute_overflow,
+    )
+    return kept(options)
+
+
+def first_queue_options(queue: Queue) -> QueueOptions:
+    """Return what a queue's machine begins with, before its leader tells it the rest."""
+    if names.is_delayed_queue(queue.name):
+        return _delayed_queue_options(queue)
+    return kept(QueueOptions(queue_type=queue.type))
+
+
+def _delayed_queue_options(queue: Queue) -> QueueOptions:
+    """Return the options of a queue in which an exchange keeps what is not due: no policy's."""
+    options = QueueOptions(
+        queue_type=queue.type,
+        dead_letter_exchange=names.exchange_of(queue.name),
+        at_least_once=True,
+        holds_delayed=True,
     )
     return kept(options)
 

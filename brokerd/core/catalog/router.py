@@ -9,10 +9,11 @@ Pure; reads `CatalogState`, is asked by sessions, the dead-letter worker and fed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from brokerd.core.catalog import federation_type, names, policy
+from brokerd.core.catalog import delayed_type, federation_type, names, policy, spread
 from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
@@ -31,6 +32,7 @@ class RouteResult:
         "ae_missing",
         "alternates",
         "checks_hops",
+        "delays",
         "exchange",
         "needs_headers",
         "queues",
@@ -53,6 +55,8 @@ class RouteResult:
         #: True: where the message has been decides, too (R-FX-12); `queues` is for one without
         #: x-received-from.
         self.checks_hops = False
+        #: True: a queue of the route keeps the message for as long as its headers say.
+        self.delays = False
 
     def with_queues(self, queues: Iterable[Queue]) -> RouteResult:
         """Return a route of the same way to these queues only."""
@@ -63,6 +67,7 @@ class RouteResult:
         found.ae_cycle = self.ae_cycle
         found.needs_headers = self.needs_headers
         found.checks_hops = self.checks_hops
+        found.delays = self.delays
         return found
 
     @property
@@ -102,12 +107,14 @@ class _Cache:
 class Router:
     """Routes over a node's view of the catalog.  Owns nothing but the cache."""
 
-    __slots__ = ("_caches", "_property_of", "_state")
+    __slots__ = ("_caches", "_property_of", "_state", "leads")
 
     def __init__(self, state: CatalogState, property_of: PropertyOf | None = None) -> None:
         """property_of: reads a property of messages; None: hash exchanges see none."""
         self._state = state
         self._property_of = property_of
+        #: Tells of a queue's uid whether its leader is here, for x-local-random.
+        self.leads: Callable[[int], bool] = _leads_none
         self._caches: dict[str, _Cache] = {}
 
     def route(
@@ -161,7 +168,9 @@ class Router:
             return result
         if start == names.DEFAULT_EXCHANGE:
             # R-RT-0, R-RT-C5
-            named: dict[Destination, None] = {(True, key): None for key in keys}
+            named: dict[Destination, None] = {
+                (True, key): None for key in keys if not names.is_delayed_queue(key)
+            }
             result.queues = _queues(topology, (name for _, name in self._present(topology, named)))
             return result
         seen = {start}
@@ -170,12 +179,23 @@ class Router:
         alternates: list[tuple[str, str]] = []
         while work:
             exchange = work.pop()
+            if exchange.type == delayed_type.TYPE:
+                if headers is None:
+                    result.needs_headers = True
+                    return result
+                if delayed_type.goes_to_queue(headers):
+                    # Its bindings and its alternate are asked when the time has come.
+                    targets[names.delayed_queue(exchange.name)] = None
+                    result.delays = True
+                    continue
             found: dict[Destination, None] = {}
             index = _index(topology, exchange, headers, result)
             if index is not None:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True
                     return result
+                if exchange.routing_type == spread.LOCAL_RANDOM:
+                    asked.is_local = functools.partial(self._is_local, topology)
                 index.match(asked, found)
                 found = self._present(topology, found)
             if found:
@@ -206,6 +226,10 @@ class Router:
         result.queues = _queues(topology, targets)
         return result
 
+    def _is_local(self, topology: VhostTopology, name: str) -> bool:
+        queue = topology.queues.get(name)
+        return queue is not None and self.leads(queue.uid)
+
     def _present(
         self, topology: VhostTopology, found: dict[Destination, None]
     ) -> dict[Destination, None]:
@@ -218,6 +242,10 @@ class Router:
             if not is_queue or self._state.usable_queue(topology.name, name) is not None:
                 present[destination] = None
         return present
+
+
+def _leads_none(uid: int) -> bool:
+    return False
 
 
 def _queues(topology: VhostTopology, found: Iterable[str]) -> tuple[Queue, ...]:

@@ -25,7 +25,8 @@ from brokerd.core.catalog.refusals import Refused
 CONSISTENT_HASH = "x-consistent-hash"
 MODULUS_HASH = "x-modulus-hash"
 RANDOM = "x-random"
-TYPES: tuple[str, ...] = (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
+LOCAL_RANDOM = "x-local-random"
+TYPES: tuple[str, ...] = (CONSISTENT_HASH, MODULUS_HASH, RANDOM, LOCAL_RANDOM)
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 #: What hash-property may name.
 PROPERTIES = ("message_id", "correlation_id", "timestamp")
@@ -34,6 +35,8 @@ WEIGHT_MAX = 10_000
 
 #: (is a queue, name)
 Destination: TypeAlias = tuple[bool, str]
+#: Tells of a queue, by its name, whether its leader is at the member that routes.
+IsLocal: TypeAlias = Callable[[str], bool]
 #: Returns a property by its name from the encoded properties of a message, None where it has none.
 PropertyOf: TypeAlias = Callable[[bytes, str], object]
 
@@ -54,6 +57,8 @@ class Asked:
     #: All of its properties, encoded; b"": none.
     header: bytes = b""
     property_of: PropertyOf | None = None
+    #: None: no queue is local.
+    is_local: IsLocal | None = None
 
 
 def check_exchange(exchange_type: str, arguments: Mapping[str, Any]) -> Refused | None:
@@ -74,8 +79,21 @@ def check_exchange(exchange_type: str, arguments: Mapping[str, Any]) -> Refused 
     return None
 
 
-def check_binding(exchange_type: str, routing_key: str) -> Refused | None:
-    """Refuse a binding of `x-consistent-hash` whose routing key is no weight."""
+def check_binding(
+    exchange_type: str, routing_key: str, destination_kind: str = "queue"
+) -> Refused | None:
+    """Refuse a binding of `x-consistent-hash` whose routing key is no weight, and one of
+    `x-local-random` that has a key or leads to an exchange, which has no leader.
+    """
+    if exchange_type == LOCAL_RANDOM:
+        if routing_key:
+            return refusals.precondition_failed(
+                f"Non empty binding '{routing_key}' key not permitted"
+            )
+        if destination_kind != "queue":
+            return refusals.precondition_failed(
+                f"An exchange of type {LOCAL_RANDOM} is bound to queues only"
+            )
     if exchange_type != CONSISTENT_HASH:
         return None
     is_number = routing_key.isascii() and routing_key.isdigit()
@@ -111,7 +129,9 @@ class SpreadIndex:
         self._property: str | None = arguments.get(HASH_PROPERTY) if is_consistent else None
         #: True: each message is routed by itself.
         self.needs_headers = (
-            exchange_type == RANDOM or self._header is not None or self._property is not None
+            exchange_type in (RANDOM, LOCAL_RANDOM)
+            or self._header is not None
+            or self._property is not None
         )
         self._bindings: dict[str, tuple[Binding, Destination]] = {}
         #: None: the bindings have changed.
@@ -134,9 +154,13 @@ class SpreadIndex:
         choices = self._choices
         if choices is None:
             choices = self._choices = self._made()
+        if self._type == LOCAL_RANDOM:
+            is_local = asked.is_local
+            # A stored binding to an exchange leads to none.
+            choices = [each for each in choices if each[0][0] and is_local and is_local(each[0][1])]
         if not choices:
             return
-        if self._type == RANDOM:
+        if self._type in (RANDOM, LOCAL_RANDOM):
             self._count += 1
             chosen = choices[_mixed(self._count * _GOLDEN) % len(choices)]
         else:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brokerd.core.filters import conversions, operators
 from brokerd.core.filters.errors import FilterError
-from brokerd.core.filters.fields import FIELDS, Part
+from brokerd.core.filters.fields import FIELDS, Field, Part
 from brokerd.core.filters.kinds import ORDERED, PLAIN, Evaluate, Kind, kind_of, narrowed
 from brokerd.core.filters.regular_expressions import PROGRAM_SIZE_MAX, RegularExpression
 from brokerd.core.filters.syntax import (
@@ -57,10 +57,11 @@ class Value:
 class Compiler:
     """One filter on its way to closures; `part` and `program_size` grow with what it uses."""
 
-    __slots__ = ("_text", "part", "program_size")
+    __slots__ = ("_fields", "_text", "part", "program_size")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, fields: Mapping[str, Field] = FIELDS) -> None:
         self._text = text
+        self._fields = fields
         self.part = Part.QUEUE
         #: Instructions of its regular expressions.
         self.program_size = 0
@@ -101,17 +102,18 @@ class Compiler:
         raise self._error("a list stands behind in alone: write x in […]", node.position)
 
     def _path(self, node: Path) -> Value:
-        if node.root == "headers" and node.keys:
+        if node.root == "headers" and node.keys and "headers" in self._fields:
             return self._header(node)
         name = node.root
-        if node.keys and f"{node.root}.{node.keys[0]}" in FIELDS:
+        if node.keys and f"{node.root}.{node.keys[0]}" in self._fields:
             name = f"{node.root}.{node.keys[0]}"
-        found = FIELDS.get(name)
+        found = self._fields.get(name)
         if found is None:
-            raise self._unknown("field", name, [name for name in FIELDS if "." not in name], node)
+            fields = [name for name in self._fields if "." not in name]
+            raise self._unknown("field", name, fields, node)
         if len(node.keys) > name.count("."):
             key = str(node.keys[name.count(".")])
-            parts = [part for part in FIELDS if part.startswith(f"{name}.")]
+            parts = [part for part in self._fields if part.startswith(f"{name}.")]
             if parts:
                 raise self._unknown("field", f"{name}.{key}", parts, node)
             raise self._error(f"{name} has no parts: write {name} alone", node.position)
@@ -122,14 +124,15 @@ class Compiler:
         first = node.keys[0]
         if not isinstance(first, str):
             raise self._error('headers have names: write headers["name"]', node.position)
-        field = FIELDS["headers"]
+        field = self._fields["headers"]
         self.part = max(self.part, field.part)
         return Value(Kind.ANY, operators.at(first, node.keys[1:], field.read), node.position)
 
     def _unknown(self, what: str, name: str, names: list[str], node: Path | Call) -> FilterError:
         like = difflib.get_close_matches(name[:_NAME_MAX], names, 1)
         there = f"write {like[0]}?" if like else f"there are {', '.join(names)}"
-        header = ', or headers["…"]' if what == "field" and "." not in name else ""
+        has_headers = what == "field" and "." not in name and "headers" in self._fields
+        header = ', or headers["…"]' if has_headers else ""
         return self._error(f"{name[:_NAME_MAX]} is no {what} here: {there}{header}", node.position)
 
     def _comparison(self, node: Comparison) -> Value:

@@ -45,6 +45,11 @@ class Traits(NamedTuple):
     #: None: the message has no priority of its own.
     priority: int | None
     delivery_count: int
+    #: In the queue of an exchange that delays messages.
+    delay_ms: int = 0
+    #: There it replaces the message with the same key, which `cancels` only takes away.
+    delay_key: str | None = None
+    cancels: bool = False
 
 
 PLAIN = Traits(None, None, 0)
@@ -172,7 +177,10 @@ def _traits(raw: bytes) -> Traits:
     known = message_annotations.decode(raw)
     ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
     priority = None if known.priority is None else _amount(known.priority)
-    return Traits(ttl_ms, priority, _amount(known.delivery_count))
+    traits = Traits(ttl_ms, priority, _amount(known.delivery_count), _amount(known.delay_ms or 0))
+    if known.delay_key is None:
+        return traits
+    return traits._replace(delay_key=_text(known.delay_key), cancels=known.delay_ms is None)
 
 
 def _ranges(data: bytes) -> Ranges:

@@ -256,7 +256,7 @@ class QueueMachine(QueueState):
         before, self.options = self.options, options
         self._trimmed_from = self.counters["maxlen_drop"]
         self._configure()
-        if self._quorum and self.unacked:
+        if self.unacked and (self._quorum or options.consumer_timeout_ms is not None):
             # Another timeout may hold now: all consumers are looked at.
             self.timeout_check_ms = self.clock_ms
         # The first command of each leader's term: a restart restarts the lease (R-Q-11).
@@ -284,15 +284,19 @@ class QueueMachine(QueueState):
         self.timeout_check_ms = None
         for consumer in list(self.consumers.rows()):
             timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
-            if timeout_ms is None or not self._quorum:
+            if timeout_ms is None:
                 continue
             latest_ms = self.clock_ms - timeout_ms
-            stamped = [span for span in consumer.held if span.taken_ms]
-            late = [(span.first, span.end) for span in stamped if span.taken_ms <= latest_ms]
-            dues = [span.taken_ms for span in stamped if span.taken_ms > latest_ms]
-            if dues:
-                next_ms = min(dues) + timeout_ms
-                self.timeout_check_ms = min(self.timeout_check_ms or next_ms, next_ms)
+            late = []
+            for span in consumer.held:
+                if not span.taken_ms:
+                    # Taken when there was no timeout: its time begins with it.
+                    span.taken_ms = self._stamp(timeout_ms)
+                elif span.taken_ms <= latest_ms:
+                    late.append((span.first, span.end))
+                else:
+                    due_ms = span.taken_ms + timeout_ms
+                    self.timeout_check_ms = min(self.timeout_check_ms or due_ms, due_ms)
             if not late:
                 continue
             self._put_back(self._take(consumer, late), counts=False)
@@ -329,20 +333,22 @@ class QueueMachine(QueueState):
         """See brokerd.raft.machine.Machine: a declaration that renews no lease."""
         deadline_ms = self.next_deadline_ms()
         is_due = deadline_ms is not None and deadline_ms <= now_ms
-        may_renew = not self._quorum and self.options.expires_ms is not None
+        may_renew = self.options.declare_renews and self.options.expires_ms is not None
         if not client_sessions.is_look(command) or is_due or may_renew or self.deleted is not None:
             return None
         return self._counts()
 
     def _counts(self) -> bytes:
         fields = {"ready": self.store.ready, "consumers": self.consumers.registered}
+        if self.options.holds_delayed:
+            fields["ready"] += self.delayed.count + self.letters.count
         if self._quorum and (holders := self.consumers.holders()):
             fields["holders"] = holders
         return _json(fields)
 
     def _declared(self, meta: Meta, command: None) -> bytes:
-        if not self._quorum:
-            # R-Q-11: a redeclaration does not renew a quorum queue's lease.
+        if self.options.declare_renews:
+            # R-Q-11
             self._used()
         return self._counts()
 
@@ -403,7 +409,7 @@ class QueueMachine(QueueState):
         consumer.exclusive = command.exclusive and not self._quorum
         self.consumers.set_priority(consumer, command.priority)
         consumer.user = command.user
-        consumer.timeout_ms = command.timeout_ms if self._quorum else None
+        consumer.timeout_ms = command.timeout_ms
         consumer.grant(command.credit)
         consumer.suspected = command.consumer.node in self.suspected
         self.consumers.register(consumer)
@@ -754,6 +760,9 @@ class QueueMachine(QueueState):
         self.next_number = end
         self.counters["enq"] += length
         self.counters["enq_bytes"] += entry.bytes_of(first, end)
+        if self.options.holds_delayed:
+            self._delay(entry, command, first, end)
+            return
         queue_ttl_ms = self.options.message_ttl_ms
         highest = self.options.max_priority
         ordinary = min(QUORUM_PRIORITY, highest) if self._quorum else 0
@@ -772,6 +781,36 @@ class QueueMachine(QueueState):
             expires_ms = self.clock_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
             self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
+
+    def _delay(self, entry: Entry, command: queue_decoders.Enqueue, first: int, end: int) -> None:
+        """Keep messages of an exchange until each is due."""
+        at = entry.first
+        for count, traits in command.traits or ((entry.count, queue_decoders.PLAIN),):
+            low, high = max(at, first), min(at + count, end)
+            at += count
+            if traits.delay_key is None:
+                if low < high:
+                    span = Span(entry, low, high, None, 0, 0, traits.delivery_count)
+                    self.delayed.add(span, self.clock_ms + traits.delay_ms)
+                continue
+            for number in range(low, high):
+                span = Span(entry, number, number + 1, None, 0, 0, traits.delivery_count)
+                self._replace_delayed(span, traits)
+
+    def _replace_delayed(self, span: Span, traits: queue_decoders.Traits) -> None:
+        """Keep a message in the place of the waiting one with its key, or take that one away."""
+        assert traits.delay_key is not None
+        gone = self.delayed.take(traits.delay_key)
+        if not traits.cancels:
+            self.delayed.add(span, self.clock_ms + traits.delay_ms, traits.delay_key)
+        elif gone is None:
+            gone = span
+        else:
+            self.store.release(span)
+            self.counters["purged"] += 1
+        if gone is not None:
+            self.store.release(gone)
+            self.counters["purged"] += 1
 
     def _refuse(self, entry: Entry, position: int, count: int) -> None:
         self.counters["refused"] += count - position

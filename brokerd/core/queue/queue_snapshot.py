@@ -76,7 +76,7 @@ def encode(state: QueueState) -> bytes:
         "draining": consumers.draining,
         "next_order": consumers.next_order,
         "taken": [_letter_row(letter) for letter in state.letters.taken],
-        "delayed": [[_row(span), due_ms] for due_ms, span in state.delayed],
+        "delayed": [[_row(span), *at] for span, *at in state.delayed.rows()],
         "timeout_check_ms": state.timeout_check_ms,
         "refusing": state.refusing,
         "waiting": [_letter_row(letter) for letter in state.letters.waiting or ()],
@@ -119,8 +119,8 @@ def decode_into(state: QueueState, data: bytes) -> None:
             letters.restore(DeadSpan(_span(entries, row), reason, time_ms, order), name == "taken")
     for row in fields["senders"]:
         state.senders.restore(*row)
-    for row, due_ms in fields["delayed"]:
-        state.delayed.add(_span(entries, row), due_ms)
+    for row, *at in fields["delayed"]:
+        state.delayed.add(_span(entries, row), *at)
     state.timeout_check_ms = fields["timeout_check_ms"]
     state.refusing = fields["refusing"]
     state.doubtful_end = fields["doubtful_end"]

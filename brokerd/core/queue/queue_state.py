@@ -51,6 +51,8 @@ _COUNTER_OF_REASON = {
 #: Deliveries of one command.  Consumers without a prefetch limit would otherwise take a queue of
 #: any depth at once; what is left goes out with ticks that the machine asks for at once.
 DELIVERIES_PER_COMMAND_MAX = 4096
+#: Runs of messages of an exchange that are due in one command; the next tick takes the others.
+DUE_PER_COMMAND_MAX = 4096
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -200,7 +202,22 @@ class QueueState:
     def _lease_end_ms(self) -> int | None:
         if self.options.expires_ms is None or self.consumers.registered:
             return None
-        return None if self.last_used_ms is None else self.last_used_ms + self.options.expires_ms
+        if self.last_used_ms is None or self._expiry_waits():
+            return None
+        return self.last_used_ms + self.options.expires_ms
+
+    def _expiry_waits(self) -> bool:
+        """R-Q-11: messages here have yet to expire to the dead letter exchange, or to be confirmed.
+
+        Frameworks make a queue for each delay, which nobody consumes: its messages must not go with
+        it.  What stands behind a head that never expires would wait for ever, and does not count.
+        """
+        if not self.options.expiry_waits:
+            return False
+        if self.letters.count:
+            return True
+        has_exchange = self.options.dead_letter_exchange is not None
+        return has_exchange and self.store.next_expiry_ms(self._quorum) is not None
 
     def next_deadline_ms(self) -> int | None:
         """Return when a tick is due, None if time changes nothing."""
@@ -513,9 +530,14 @@ class QueueState:
         return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
 
     def _ready_again(self) -> None:
-        """Delayed messages whose time has come are served before all others (R-QQ-14)."""
+        """Delayed messages whose time has come are served before all others (R-QQ-14); those that
+        an exchange keeps here go back to it.
+        """
+        if self.options.holds_delayed:
+            self._dead_letter("expired", self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX))
+            return
         place = Place.BACK if self._returns_to_the_back else Place.RETURNS
-        for span in self.delayed.pop_due(self.clock_ms):
+        for span in self.delayed.pop_due(self.clock_ms, self.delayed.count):
             self.store.add(span, place)
 
     def _dead_letter(self, reason: str, spans: list[Span]) -> None:
@@ -525,6 +547,9 @@ class QueueState:
         exchange = self.options.dead_letter_exchange
         if exchange is not None and count:
             self.counters["dl_out"] += count
+            if reason == "expired" and self.options.expiry_waits:
+                # R-Q-11: their queue does not end with the command that lets them go.
+                self._used()
             if self._at_least_once:
                 self.letters.add(spans, reason, self.clock_ms)
                 self._letters_added = True

@@ -165,12 +165,13 @@ def _wrong_type(argument: str, resource: str, value: Any) -> errors.Precondition
 
 
 def _own_timeout_ms(session: ChannelPublishes, table: values.Table, queue: Queue) -> int | None:
-    """R-QQ-22, R-CS-5: quorum queues, where the queue watches over the time."""
+    """R-QQ-22, R-CS-5: where the queue watches over the time."""
     timeout_ms = table.get("x-consumer-timeout")
-    if timeout_ms is None or session.services.profile.consumer_timeout_scope != "queue":
+    profile = session.services.profile
+    if timeout_ms is None or profile.consumer_timeout_scope != "queue":
         return None
     resource = names.resource("queue", queue.vhost, queue.name)
-    if queue.type != "quorum":
+    if queue.type != "quorum" and not profile.queues_classic_consumer_timeout:
         raise errors.PreconditionFailed(
             f"invalid arg 'x-consumer-timeout' for {resource} of queue type rabbit_classic_queue"
         )

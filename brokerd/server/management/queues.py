@@ -436,6 +436,9 @@ def consumer_row(services: ManagementServices, row: Json) -> Json:
     timeout_ms = services.config.queues.consumer_timeout_ms
     if queue is not None:
         values = policy.effective_queue(view, queue).values
+        if queue.type != "quorum" and services.profile.queues_classic_consumer_timeout:
+            # None unless the queue says so.
+            timeout_ms = 0
         timeout_ms = values.get("consumer-timeout", timeout_ms)
     return {
         "queue": {"name": row["queue_name"], "vhost": row["vhost"]},

@@ -7,6 +7,7 @@ depends on what all members can read.  Built by composition.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors as amqp_errors
@@ -43,8 +44,12 @@ class MemberRouting:
         profile: Profile,
         counters: Counters,
         dropped: Dropped | None = None,
+        leads: Callable[[int], bool] | None = None,
     ) -> None:
+        """leads: tells of a queue's uid whether its leader is at this member; None: of none."""
         self.router = Router(view, property_of)
+        if leads is not None:
+            self.router.leads = leads
         self.profile = profile
         self.counters = counters
         #: Messages that no queue took, since this member's start; for the metrics.

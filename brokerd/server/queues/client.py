@@ -11,6 +11,8 @@ from typing import Any
 
 from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.catalog import names
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands
@@ -38,9 +40,18 @@ class QueueClient:
     effect all the same.
     """
 
-    def __init__(self, turn: Turn, timeout_s: float) -> None:
-        """timeout_s: how long an operation waits for its answer."""
+    def __init__(
+        self,
+        turn: Turn,
+        timeout_s: float,
+        queue_of: Callable[[int], Queue | None] = lambda _: None,
+    ) -> None:
+        """timeout_s: how long an operation waits for its answer.
+
+        queue_of(uid): the catalog's record, for what errors say.
+        """
         self._turn = turn
+        self._queue_of = queue_of
         self._groups: GroupClient = turn.groups
         self._settlements = turn.settlements
         self._timeout_s = timeout_s
@@ -237,7 +248,12 @@ class QueueClient:
         except GroupStuck as stuck:
             raise QueueStuck(str(stuck)) from stuck
         except GroupUnavailable as error:
-            raise Unavailable(str(error)) from error
+            queue = self._queue_of(uid)
+            if queue is None:
+                raise Unavailable(str(error)) from error
+            resource = names.resource("queue", queue.vhost, queue.name)
+            text = f"no leader of {resource} answered within {self._timeout_s:g} s"
+            raise Unavailable(text) from error
         return queue_commands.decode_reply(reply)
 
     async def _ask_existing(self, uid: int, command: bytes) -> dict[str, Any]:

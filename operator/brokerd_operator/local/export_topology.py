@@ -29,6 +29,8 @@ NAME_MAX = 200
 QUEUE_TYPES = ("classic", "quorum")
 EXCHANGE_TYPES = (
     "direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random",
+    "x-delayed-message",
+    "x-local-random",
 )  # fmt: skip
 _MADE = "amq."
 #: Exchanges and queues that links make at the upstream.

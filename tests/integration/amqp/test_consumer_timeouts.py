@@ -1,4 +1,4 @@
-"""Consumers of quorum queues that hold messages for too long (R-QQ-22, scope queue)."""
+"""Consumers that hold messages for too long (R-QQ-22, scope queue)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,40 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
         yield member
 
 
-def hold_one(raw: RawClient, queue: str) -> int:
+def hold_one(raw: RawClient, queue: str, arguments: Table = QUORUM) -> int:
     """Consume a queue with one message and take it; return its tag."""
     raw.open(1)
     raw.open(2)
-    raw.declare(2, queue, durable=True, arguments=QUORUM)
+    raw.declare(2, queue, durable=True, arguments=arguments)
     raw.send(2, publish(2, "", queue, b"m"))
     raw.send(1, methods.BasicConsume(0, queue, "slow", arguments=ARGUMENTS))
     raw.expect(methods.BasicConsumeOk)
     delivered, _, _ = raw.content(methods.BasicDeliver)
     return delivered.delivery_tag
+
+
+def test_a_classic_queue_ends_a_consumer_that_asked_for_it(member: Member) -> None:
+    """R-QQ-22: the message is ready again, the consumer is told."""
+    with client(member.amqp_port, capabilities={"consumer_cancel_notify": True}) as raw:
+        hold_one(raw, "classic", {})
+        assert raw.expect(methods.BasicCancel).consumer_tag == "slow"
+        eventually(lambda: raw.count(2, "classic") == 1, "the message is back")
+
+
+def test_a_classic_queues_argument_holds_for_what_was_got(member: Member) -> None:
+    """R-QQ-22"""
+    with client(member.amqp_port) as raw:
+        raw.open(1)
+        raw.open(2)
+        raw.declare(2, "classic-timed", durable=True, arguments=ARGUMENTS)
+        raw.send(2, publish(2, "", "classic-timed", b"m"))
+        eventually(lambda: raw.count(2, "classic-timed") == 1, "the message is there")
+        raw.send(1, methods.BasicGet(0, "classic-timed"))
+        raw.content(methods.BasicGetOk)
+        closed = raw.expect(methods.ChannelClose)
+        assert f"Timeout value used: {TIMEOUT_MS} ms" in closed.reply_text
+        raw.send(1, methods.ChannelCloseOk())
+        eventually(lambda: raw.count(2, "classic-timed") == 1, "the message is back")
 
 
 def test_a_client_that_can_be_told_loses_the_consumer_only(member: Member) -> None:
@@ -83,7 +107,7 @@ def test_a_client_that_cannot_be_told_loses_the_channel(member: Member) -> None:
 @pytest.mark.parametrize(
     ("queue_type", "value", "text"),
     [
-        ("classic", 1000, " of queue type rabbit_classic_queue"),
+        ("classic", -1, ": {value_negative,-1}"),
         ("quorum", "soon", ': "expected integer, got longstr"'),
         ("quorum", -1, ": {value_negative,-1}"),
     ],

@@ -144,6 +144,43 @@ def test_what_makes_no_sense_is_refused(
         again.queue_delete("s1")
 
 
+def test_local_random_stays_at_the_publishers_member(tmp_path: Path) -> None:
+    """And is unroutable where no queue is led."""
+    with cluster(tmp_path, 3) as members:
+        connections = [member.connect() for member in members]
+        channels = [connection.channel() for connection in connections]
+        for channel in channels:
+            channel.confirm_delivery()
+        channels[0].exchange_declare("near", "x-local-random", durable=True)
+        mine = []
+        # A server beside each client but the last, with two queues of its own.
+        for channel in channels[:2]:
+            names = [channel.queue_declare("", exclusive=True).method.queue for _ in range(2)]
+            for name in names:
+                channel.queue_bind(name, "near", "")
+            mine.append(names)
+
+        def count(at: int, name: str) -> int:
+            found: int = channels[at].queue_declare(name, passive=True).method.message_count
+            return found
+
+        for at in (0, 1):
+            for _ in range(40):
+                channels[at].basic_publish("near", "any", b"", mandatory=True)
+        for at in (0, 1):
+            counts = [count(at, name) for name in mine[at]]
+            assert sum(counts) == 40
+            assert all(counts), "both queues of the member have some"
+        with pytest.raises(pika.exceptions.UnroutableError):
+            channels[2].basic_publish("near", "any", b"", mandatory=True)
+        channels[2].queue_declare("plain", durable=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
+            channels[2].queue_bind("plain", "near", "a key")
+        assert refused.value.reply_code == 406
+        for connection in connections:
+            connection.close()
+
+
 def test_two_members_choose_alike(tmp_path: Path) -> None:
     """The choice is a function of the bindings; a client may be anywhere."""
     with cluster(tmp_path, 3) as members:

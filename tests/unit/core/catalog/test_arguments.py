@@ -122,7 +122,7 @@ def test_arguments_of_older_versions(argument: str, value: Any, text: str | None
 IDLE = [
     *(("classic", "x-queue-mode", value) for value in ("odd", 5, True)),
     *(("quorum", "x-delivery-limit", value) for value in ("x", True, 1.5, {"a": [None]})),
-    ("quorum", "x-consumer-timeout", 0),
+    *((kind, "x-consumer-timeout", 0) for kind in ("classic", "quorum")),
     *(("quorum", "x-delayed-retry-type", value) for value in ("odd", 5)),
     *(("quorum", f"x-delayed-retry-{end}", value) for end in ("min", "max") for value in ("x", -1)),
 ]
@@ -133,6 +133,7 @@ WRONG = [
     ("quorum", "x-consumer-disconnected-timeout", -1),
     ("quorum", "x-max-length", "x"),
     ("classic", "x-delivery-limit", "x"),
+    ("classic", "x-consumer-timeout", "x"),
     ("classic", "x-delayed-retry-type", "odd"),
     ("classic", "x-queue-version", 1),
 ]

@@ -255,6 +255,26 @@ def test_arguments_that_no_type_knows_are_neither_compared_nor_refused(
     assert isinstance(catalog.queue("q", arguments={"yours": [1, 2]}), declare.Exists)
 
 
+def test_classic_queues_know_a_consumer_timeout_where_the_profile_says_so() -> None:
+    """R-Q-5, R-QQ-22: in profiles of RabbitMQ it is refused, and not compared."""
+    timed = {"x-consumer-timeout": 5000}
+    ours = CatalogDriver()
+    assert isinstance(ours.queue("q", arguments=timed), declare.Create)
+    text = (
+        "inequivalent arg 'x-consumer-timeout' for queue 'q' in vhost '/': "
+        "received none but current is the value '5000' of type 'signedint'"
+    )
+    is_refused(ours.queue("q"), 406, text)
+    theirs = CatalogDriver(profile("rabbitmq-4.3"))
+    text = (
+        "invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/' "
+        "of queue type rabbit_classic_queue"
+    )
+    is_refused(theirs.queue("q", arguments=timed), 406, text)
+    theirs.queue("q")
+    assert isinstance(theirs.queue("q", arguments=timed), declare.Exists)
+
+
 def test_inline_settings_take_no_part_in_equivalence(catalog: CatalogDriver) -> None:
     """design/operator.md §5.2: a client that declares the queue plainly does not get 406."""
     spec = {"type": "classic", "settings": {"max-length": 5, "dead-letter-exchange": "d"}}

@@ -458,11 +458,12 @@ def test_delayed_retry_needs_a_least_delay_and_says_so(catalog: CatalogDriver) -
 def test_the_timeout_of_consumers_is_the_smaller_of_argument_and_policy(
     catalog: CatalogDriver,
 ) -> None:
-    """R-QQ-22, R-POL-6: else the member's; none on classic queues or where channels watch."""
+    """R-QQ-22, R-POL-6: else the member's, on quorum queues; none where channels watch."""
     argument = {"x-queue-type": "quorum", "x-consumer-timeout": 7000}
     catalog.queue("q", arguments=argument)
     catalog.queue("plain", arguments={"x-queue-type": "quorum"})
     catalog.queue("c")
+    catalog.queue("qc", arguments={"x-consumer-timeout": 6000})
     defaults = policy.QueueDefaults(consumer_timeout_ms=9000)
 
     def timeout(name: str, chosen: str = "brokerd") -> int | None:
@@ -472,9 +473,10 @@ def test_the_timeout_of_consumers_is_the_smaller_of_argument_and_policy(
 
     assert (timeout("q"), timeout("plain"), timeout("c")) == (7000, 9000, None)
     assert timeout("q", "rabbitmq-3.10") is None
+    assert (timeout("qc"), timeout("qc", "rabbitmq-4.3")) == (6000, None)
     definition = {"consumer-timeout": 5000}
     catalog.put("policy", "p", {"pattern": "^q", "apply-to": "queues", "definition": definition})
-    assert timeout("q") == 5000
+    assert (timeout("q"), timeout("qc"), timeout("c")) == (5000, 5000, None)
 
 
 @pytest.mark.parametrize("kind", ["policy", "operator_policy"])

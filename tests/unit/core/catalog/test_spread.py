@@ -154,6 +154,26 @@ def test_random_goes_anywhere_and_to_one_queue() -> None:
     assert any(one == two for one, two in pairwise(pairs)), "no round robin"
 
 
+def test_local_random_goes_to_the_queues_that_are_led_here() -> None:
+    of = index("abcd", spread.LOCAL_RANDOM)
+    # Stored by another broker: an exchange is led nowhere.
+    of.add(binding("a", "", name="to an exchange"), (False, "a"))
+    assert of.needs_headers, "a route is not kept"
+
+    def places(here: str) -> set[tuple[bool, str]]:
+        found: dict[tuple[bool, str], None] = {}
+        for _ in range(60):
+            of.match(Asked(("key",), {}, is_local=lambda name: name in here), found)
+        return set(found)
+
+    assert places("ac") == {(True, "a"), (True, "c")}
+    assert places("d") == {(True, "d")}
+    assert places("") == set()
+    unasked: dict[tuple[bool, str], None] = {}
+    of.match(Asked(("key",), {}), unasked)
+    assert unasked == {}
+
+
 def test_without_bindings_nothing_is_found() -> None:
     found: dict[tuple[bool, str], None] = {}
     for exchange_type in spread.TYPES:
@@ -198,6 +218,34 @@ def test_a_binding_key_is_a_weight(driver: CatalogDriver, key: str) -> None:
     assert "an integer from 1 to 10000" in refused.text
     for exchange, allowed in (("other", key), ("spread", "10000")):
         assert not isinstance(driver.bind(exchange, "q1", allowed), Refused)
+
+
+def test_a_local_random_exchange_is_bound_to_queues_without_a_key(driver: CatalogDriver) -> None:
+    driver.exchange("near", spread.LOCAL_RANDOM)
+    driver.exchange("other", spread.RANDOM)
+    for refused, text in (
+        (driver.bind("near", "q1", "k"), "Non empty binding 'k' key not permitted"),
+        (driver.bind("near", "other", "", kind="exchange"), "is bound to queues only"),
+    ):
+        assert isinstance(refused, Refused)
+        assert refused.code == 406
+        assert text in refused.text
+    assert not isinstance(driver.bind("near", "q1", ""), Refused)
+
+
+def test_a_router_asks_where_queues_are_led(driver: CatalogDriver) -> None:
+    """R-AE-1: where none is local, the alternate exchange has the message."""
+    driver.exchange("else", "fanout")
+    driver.bind("else", "q3", "")
+    driver.exchange("near", spread.LOCAL_RANDOM, arguments={"alternate-exchange": "else"})
+    for queue in ("q1", "q2"):
+        driver.bind("near", queue, "")
+    assert [q.name for q in driver.route("near", "", headers={}).queues] == ["q3"], "none known"
+    for name in ("q1", "q2"):
+        led = {driver.found(name).uid}
+        driver.router.leads = led.__contains__
+        result = driver.route("near", "", headers={})
+        assert ([q.name for q in result.queues], result.used_alternate) == ([name], 0)
 
 
 def test_each_message_of_a_random_exchange_has_its_own_route(driver: CatalogDriver) -> None:

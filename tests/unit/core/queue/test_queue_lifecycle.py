@@ -9,7 +9,15 @@ import pytest
 from brokerd.core.queue import effects, enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
-from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, delivered, only
+from tests.unit.core.queue_driver import (
+    QueueDriver,
+    StepMeta,
+    consumer,
+    content,
+    dead,
+    delivered,
+    only,
+)
 
 AT_LEAST_ONCE: dict[str, Any] = {
     "queue_type": "quorum",
@@ -107,6 +115,55 @@ def test_a_queue_expires_after_its_lease_without_use() -> None:
     q.channel_down()
     assert q.tick(999).effects == []
     assert only(q.tick(1), effects.QueueDeleted).cause == "expired"
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_the_expiry_of_a_queue_waits_for_messages_on_their_way_to_its_dead_letter_exchange(
+    queue_type: str,
+) -> None:
+    """R-Q-11: then the lease begins anew, so that they are gone before their queue is."""
+    q = QueueDriver(
+        queue_type=queue_type, expires_ms=100, expiry_waits=True, dead_letter_exchange="dlx"
+    )
+    q.publish(content(b"late", ttl_ms=5000))
+    assert q.machine.next_deadline_ms() == q.now_ms + 5000
+    assert q.tick(4999).effects == []
+    outcome = q.tick(1)
+    assert dead(outcome) == [("expired", [0])]
+    assert q.machine.deleted is None
+    assert q.tick(99).effects == []
+    assert only(q.tick(1), effects.QueueDeleted).cause == "expired"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dead_letter_exchange": "dlx"},
+        {"expiry_waits": True},
+        {"expiry_waits": True, "dead_letter_exchange": "dlx", "behind": True},
+    ],
+)
+def test_every_other_queue_expires_with_what_is_in_it(options: dict[str, Any]) -> None:
+    """R-Q-11, R-DLX-3: also where a message without an end stands before one that has one."""
+    before = [content(b"stays")] if options.pop("behind", False) else []
+    q = QueueDriver(expires_ms=100, **options)
+    q.publish(*before, content(b"late", ttl_ms=5000))
+    outcome = q.tick(100)
+    assert only(outcome, effects.QueueDeleted).cause == "expired"
+    assert only(outcome, effects.Dropped) == effects.Dropped("expired", len(before) + 1)
+    assert dead(outcome) == []
+
+
+def test_the_expiry_of_a_queue_waits_for_dead_letters_that_are_not_confirmed() -> None:
+    """R-Q-11, R-ALO-3"""
+    q = QueueDriver(**AT_LEAST_ONCE | {"expires_ms": 100, "expiry_waits": True})
+    q.publish(content(b"late", ttl_ms=50))
+    q.tick(50)
+    assert (q.ready, q.machine.letters.count) == (0, 1)
+    assert q.tick(10_000).effects == []
+    q.send(queue_commands.encode_dead_letters_checkout(1))
+    q.send(queue_commands.encode_dead_letters_settle([(0, 1)]))
+    assert only(q.tick(), effects.QueueDeleted).cause == "expired"
 
 
 def test_live_indexes_are_the_entries_that_still_hold_something() -> None:
@@ -376,11 +433,16 @@ def test_a_declaration_says_who_holds_messages_of_a_quorum_queue_and_gets_no_mor
 
 
 def test_a_declaration_that_renews_a_lease_is_a_command() -> None:
-    """R-Q-11: of a classic queue with an expiry."""
+    """R-Q-11: of a queue with an expiry, quorum queues of RabbitMQ's profiles aside."""
     declared = queue_commands.encode_declared()
-    classic, quorum = QueueDriver(expires_ms=50), QueueDriver(queue_type="quorum", expires_ms=50)
-    assert classic.machine.look(declared, classic.now_ms) is None
-    assert quorum.machine.look(declared, quorum.now_ms) is not None
+    for options, is_look in (
+        ({"expires_ms": 50}, False),
+        ({"expires_ms": 50, "queue_type": "quorum"}, False),
+        ({"expires_ms": 50, "queue_type": "quorum", "declare_renews": False}, True),
+        ({}, True),
+    ):
+        q = QueueDriver(**options)
+        assert (q.machine.look(declared, q.now_ms) is not None) == is_look
 
 
 def test_a_declaration_while_time_has_something_to_do_is_a_command() -> None:

@@ -52,12 +52,13 @@ def test_commands_about_consumers_that_are_gone_change_nothing() -> None:
     assert (q.ready, q.machine.suspected) == (1, {})
 
 
-@pytest.mark.parametrize(("queue_type", "renews"), [("classic", True), ("quorum", False)])
-def test_a_redeclaration_counts_and_renews_the_lease_of_classic_queues(
+@pytest.mark.parametrize("renews", [True, False])
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_a_redeclaration_counts_and_renews_the_lease_where_the_profile_says_so(
     queue_type: str, renews: bool
 ) -> None:
     """R-Q-3, R-Q-11"""
-    q = QueueDriver(queue_type=queue_type, expires_ms=100)
+    q = QueueDriver(queue_type=queue_type, expires_ms=100, declare_renews=renews)
     q.fill(2)
     q.now_ms += 60
     assert q.reply(queue_commands.encode_declared()) == {"ready": 2, "consumers": 0}

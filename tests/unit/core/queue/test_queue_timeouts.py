@@ -129,16 +129,43 @@ def test_returns_of_slow_consumers_count_where_every_return_does() -> None:
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_without_a_timeout_nobody_looks(queue_type: str) -> None:
-    """R-CS-9: the queue's own timeout is of quorum queues only."""
+    """R-CS-9"""
     q = QueueDriver(queue_type=queue_type)
-    who = consumer()
-    timeout_ms = 5 if queue_type == "classic" else None
-    checkout = Checkout(who, 1, False, False, 0, "guest", timeout_ms=timeout_ms)
-    q.send(queue_commands.encode_checkout(checkout))
+    q.consume(prefetch=1)
     q.fill(1)
     assert q.machine.next_deadline_ms() is None
     q.tick(10_000_000)
     assert q.unacked == 1
+
+
+@pytest.mark.parametrize("is_of_consumer", [False, True])
+def test_a_classic_queue_ends_slow_consumers_where_it_is_told_to(is_of_consumer: bool) -> None:
+    """R-QQ-22: by its own argument or policy, or the consumer's argument."""
+    q = QueueDriver(consumer_timeout_ms=None if is_of_consumer else 64)
+    checkout = Checkout(
+        consumer(), 1, False, False, 0, "guest", timeout_ms=64 if is_of_consumer else None
+    )
+    q.send(queue_commands.encode_checkout(checkout))
+    q.fill(2)
+    assert q.tick(63).effects == []
+    assert only(q.tick(1), effects.ConsumerCancelled).cause == effects.timed_out(64)
+    assert (q.ready, q.unacked, q.machine.consumers.registered) == (2, 0, 0)
+    # In its old place, as all that comes back to a classic queue.
+    assert [q.get()["run"][0] for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_the_time_of_what_is_held_begins_with_the_first_timeout(queue_type: str) -> None:
+    """R-QQ-22, R-POL-5: what was taken without one is not late at once, and is not forgotten."""
+    q = QueueDriver(queue_type=queue_type)
+    q.consume(prefetch=1)
+    q.fill(1)
+    q.now_ms += 10_000_000
+    q.configure(queue_type=queue_type, consumer_timeout_ms=64)
+    assert q.tick().effects == []
+    assert (q.unacked, deadline(q)) == (1, q.now_ms + 64)
+    only(q.tick(64), effects.ConsumerCancelled)
+    assert (q.ready, q.unacked) == (1, 0)
 
 
 def test_deliveries_of_about_the_same_time_stay_one_span() -> None:

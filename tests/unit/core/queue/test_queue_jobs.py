@@ -379,6 +379,7 @@ def test_what_a_job_holds_takes_room() -> None:
     assert (drops.ready, drops.count("maxlen_drop")) == (1, 1)
 
 
+@pytest.mark.plain
 def test_it_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_jobs, "HELD_MAX", 3)
     q = QueueDriver()

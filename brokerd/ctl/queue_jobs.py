@@ -438,6 +438,8 @@ def _show_receipt(chosen: Settings, job: Row) -> None:
             {**group, "fingerprint": name, "stayed": sum(group["stayed"].values())}
             for name, group in sorted(job["groups"].items())
         ]
-        output.rows(chosen, RECEIPT_COLUMNS, rows)
+        always = ("fingerprint", "sent", "stayed")
+        columns = triage.columns_of(chosen, RECEIPT_COLUMNS, RECEIPT_COLUMNS, always, rows)
+        output.rows(chosen, columns, rows)
     for reason, count in sorted(job["total"]["stayed"].items()):
         chosen.say(output.printable(f"{count:,} stayed: {reason}"))

@@ -175,8 +175,8 @@ def test_what_is_not_there_is_not_found(one: Member, channel: Any) -> None:
         ("DELETE", "queues/%2F/nothing/jobs"),
     ):
         assert answer(one, method, path, {} if method == "POST" else None)[0] == 404
-    assert answer(one, "GET", "queue-jobs")[1] == []
-    assert answer(one, "GET", "queue-jobs/%2F")[1] == []
+    assert answer(one, "GET", "queue-jobs")[0] == 200
+    assert answer(one, "GET", "queue-jobs/%2F")[0] == 200
 
 
 def test_who_may_not_read_a_queue_learns_nothing_of_it(one: Member, channel: Any) -> None:
@@ -207,3 +207,45 @@ def test_the_audit_log_knows_who_looked_and_not_by_which_filter(one: Member, cha
         return '"action":"triage"' in text and '"action":"preview"' in text
 
     eventually(noted, "both looks are in the audit log")
+
+
+def test_a_job_is_started_shown_and_stopped_over_http(one: Member, channel: Any) -> None:
+    for _ in range(3):
+        channel.basic_publish("shop", "order.new", b"x")
+    kill(channel, "work", 3)
+    publish(channel, "dlq", b"y")
+    eventually(lambda: triage(one, "dlq")["looked_at"] == 4, "all are there")
+    status, made = answer(one, "POST", "queues/%2F/dlq/jobs", {"kind": "redrive"})
+    assert (status, made["queue"], made["user"]) == (201, "dlq", "guest")
+
+    def ended() -> Any:
+        [found] = answer(one, "GET", "queues/%2F/dlq/jobs")[1]
+        return found if found["state"] == "done" else None
+
+    receipt = eventually(ended, "the job is done")
+    assert (receipt["id"], receipt["total"]["sent"]) == (made["id"], 3)
+    assert sum(receipt["total"]["stayed"].values()) == 1
+    assert [row["messages"] for row in triage(one, "dlq")["groups"]] == [1]
+    listed = answer(one, "GET", "queue-jobs/%2F")[1]
+    assert [row["id"] for row in listed if row["queue"] == "dlq"] == [made["id"]]
+    order = {"kind": "move", "to": "queue", "target": "audit", "rate": 1}
+    publish(channel, "dlq", *[b"z"] * 20)
+    assert answer(one, "POST", "queues/%2F/dlq/jobs", order)[0] == 201
+    # A queue has one job at a time.
+    assert answer(one, "POST", "queues/%2F/dlq/jobs", order)[0] == 400
+    status, stopped = answer(one, "DELETE", "queues/%2F/dlq/jobs")
+    assert (status, stopped["state"] in ("stopping", "stopped")) == (200, True)
+    eventually(
+        lambda: answer(one, "GET", "queues/%2F/dlq/jobs")[1][0]["state"] == "stopped", "it stopped"
+    )
+
+
+def test_who_may_not_read_a_queue_starts_and_stops_no_job_of_it(one: Member, channel: Any) -> None:
+    change(one, "users/eve", {"password": "pw", "tags": "management"})
+    change(one, "permissions/%2F/eve", {"configure": "", "write": ".*", "read": "^mine"})
+    path = "queues/%2F/dlq/jobs"
+    assert answer(one, "POST", path, {"kind": "delete"}, user="eve:pw")[0] == 401
+    assert answer(one, "DELETE", path, user="eve:pw")[0] == 401
+    assert answer(one, "GET", path, user="eve:pw")[0] == 401
+    assert answer(one, "GET", "queue-jobs", user="eve:pw")[1] == []
+    answer(one, "DELETE", "users/eve")

@@ -162,10 +162,9 @@ def test_the_management_api_has_the_clients_address(member: Member) -> None:
     with contextlib.closing(proxied(member.management_port)) as sock:
         assert json.loads(ask(sock, "/api/whoami", "far"))["name"] == "far"
     with contextlib.closing(proxied(member.management_port)) as sock:
-        login = base64.b64encode(b"guest:guest").decode()
-        sock.sendall(
-            f"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {login}\r\n\r\n".encode()
-        )
+        login = base64.b64encode(b"guest:guest")
+        head = b"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\n"
+        sock.sendall(head + b"Authorization: Basic " + login + b"\r\n\r\n")
         assert b" 401 " in sock.recv(4096).splitlines()[0]
     assert CLIENT in member.log()
 

@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 Address: TypeAlias = tuple[str, int]
 
-#: Version 2, §2.2.
+#: Of version 2.
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 #: Signature, version and command, family, length.
 _FIXED_BYTES = 16
 #: Behind those: two IPv6 addresses are 36, TLVs of clouds some hundred.
 V2_BYTES_MAX = 4096
-#: §2.1: the longest line of version 1, its end included.
+#: The longest line of version 1, its end included.
 V1_BYTES_MAX = 107
 #: Of a client that the proxy does not name, or that is on the proxy's own machine: a loopback there
 #: is none here, and must not count as one (auth.loopback_users).

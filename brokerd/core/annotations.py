@@ -45,13 +45,18 @@ class Annotations:
     priority: int | None = None
     #: It has been through an alternate exchange, and no queue's alternate takes it again (R-MQ-7).
     rerouted: bool = False
+    #: Milliseconds for which the queue of an exchange of type x-delayed-message keeps it; counts
+    #: nowhere else.
+    delay_ms: int | None = None
+    #: There it replaces the waiting message with the same key; without `delay_ms` that one goes.
+    delay_key: str | None = None
 
 
 NONE = b""
 
 _FIELDS = tuple(Annotations.__dataclass_fields__)
 #: Of these, 0 says something else than nothing.
-_ZERO_COUNTS = frozenset(("ttl_ms", "priority"))
+_ZERO_COUNTS = frozenset(("ttl_ms", "priority", "delay_ms"))
 
 #: Form (no JSON begins so), which of the two are there, TTL in milliseconds, priority.
 _PACKED = struct.Struct("<BBQB")
@@ -82,6 +87,8 @@ def _is_packable(annotations: Annotations) -> bool:
         or annotations.first_death
         or annotations.delivery_count
         or annotations.rerouted
+        or annotations.delay_ms is not None
+        or annotations.delay_key is not None
     ) and (
         0 <= (annotations.ttl_ms or 0) <= _TTL_MAX
         and 0 <= (annotations.priority or 0) <= _PRIORITY_MAX

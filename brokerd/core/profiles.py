@@ -56,6 +56,9 @@ class Profile:
     #: R-ERR-35: the quorum queue itself judges queue.delete with if-unused or if-empty; False:
     #: 540, as in RabbitMQ
     quorum_conditional_delete: bool = True
+    #: A message with an x-delay that no exchange keeps is refused; False: routed at once, as
+    #: RabbitMQ's plug-in does it
+    delays_bounded: bool = True
     #: R-Q-11: a declare is a use of a quorum queue, as of a classic one
     quorum_declare_renews: bool = True
     #: R-PRI-2: levels; 0: none
@@ -140,6 +143,7 @@ _RABBITMQ_4_3 = {
     "quorum_delivery_count_mode": "4.3",
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
+    "delays_bounded": False,
     "quorum_declare_renews": False,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
@@ -162,6 +166,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_count_headers": "3.10",
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
+    "delays_bounded": False,
     "quorum_declare_renews": False,
     "quorum_priorities": 0,
     "classic_zero_priority_levels": 1,

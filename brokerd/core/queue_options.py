@@ -60,6 +60,8 @@ class QueueOptions:
     orphan_scope: str = "all"
     #: R-MQ-11: what the length limit drops goes there too.
     reroute_overflow: bool = False
+    #: The queue of an exchange that delays messages: each becomes a dead letter when it is due.
+    holds_delayed: bool = False
 
     def letters_target(self) -> tuple[str | None, str | None]:
         """Return exchange and routing key of dead letters that wait (R-ALO-9)."""

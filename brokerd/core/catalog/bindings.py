@@ -132,7 +132,7 @@ def _count_down(counts: dict[Destination, int], destination: Destination) -> Non
 
 def new_index(exchange: Exchange, loose: bool) -> ExchangeIndex:
     """Return an empty index for an exchange."""
-    exchange_type = exchange.type
+    exchange_type = exchange.routing_type
     if exchange_type == "direct":
         return DirectIndex()
     if exchange_type in ("fanout", federation_type.TYPE):

@@ -108,8 +108,15 @@ class Changes:
         gone: list[Binding] = bindings.from_source(exchange.name)
         for binding in gone:
             self._discard(binding, cause)
-        self._discard(exchange, cause)
+        self._discard_exchange(exchange, cause)
         self._remove_bindings(bindings.to_destination("exchange", exchange.name), cause)
+
+    def _discard_exchange(self, exchange: Exchange, cause: str) -> None:
+        """What it delays goes with it."""
+        self._discard(exchange, cause)
+        queue = self._topology(exchange).queues.get(names.delayed_queue(exchange.name))
+        if queue is not None:
+            self._discard(queue, cause)
 
     def _remove_bindings(self, doomed: list[Binding], cause: str) -> None:
         """Remove bindings, then auto-delete sources that lost their last one, and so on.
@@ -131,7 +138,7 @@ class Changes:
                     and source.auto_delete
                     and not topology.bindings.has_source(name)
                 ):
-                    self._discard(source, cause)
+                    self._discard_exchange(source, cause)
                     doomed += topology.bindings.to_destination("exchange", name)
 
     def _empty_vhost(self, vhost: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.core.catalog import (
+    delayed_type,
     exchange_types,
     names,
     policy,
@@ -146,7 +147,7 @@ def protected(record: Record) -> Refused:
 def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
     if names.is_reserved(name) or not name:
         return refusals.access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-    refused = exchange_types.check_exchange(spec["type"], spec["arguments"])
+    refused = exchange_types.check_exchange(name, spec["type"], spec["arguments"])
     if refused is not None:
         return refused
     limit = state.limit(vhost, "max-exchanges")
@@ -159,13 +160,22 @@ def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) 
 
 
 def check_new_queue(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
-    """Refuse a queue over its vhost's limit (R-NAM-5)."""
+    """Refuse a queue over its vhost's limit (R-NAM-5); those of exchanges do not count."""
+    if names.is_delayed_queue(name):
+        return None
     limit = state.limit(vhost, "max-queues")
-    if limit is not None and len(state.vhosts[vhost].queues) >= limit:
+    if limit is not None and _queues_of_clients(state, vhost) >= limit:
         return refusals.precondition_failed(
             f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
         )
     return None
+
+
+def _queues_of_clients(state: CatalogState, vhost: str) -> int:
+    """Return how many queues of a vhost are not an exchange's own."""
+    topology = state.vhosts[vhost]
+    types = (exchange.type for exchange in topology.exchanges.values())
+    return len(topology.queues) - sum(each == delayed_type.TYPE for each in types)
 
 
 def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
@@ -178,7 +188,8 @@ def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -
     if exchange is None:
         # R-BND-3: the source is reported first.
         return refusals.not_found(names.missing("exchange", vhost, source))
-    if state.get(kind, vhost, destination) is None:
+    is_internal = kind == "queue" and names.is_delayed_queue(destination)
+    if is_internal or state.get(kind, vhost, destination) is None:
         return refusals.not_found(names.missing(kind, vhost, destination))
     limit = state.limit(vhost, "max-bindings")
     limit = BINDINGS_MAX if limit is None else limit
@@ -188,7 +199,7 @@ def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -
             f"binding limit of {limit} is reached"
         )
     return exchange_types.check_binding(
-        exchange.type, spec["routing_key"], spec["arguments"], 0, kind
+        exchange.routing_type, spec["routing_key"], spec["arguments"], 0, kind
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from brokerd.core.catalog import names, queue_membership
+from brokerd.core.catalog import delayed_type, names, queue_membership
 from brokerd.core.interner import INTERNED_MAX
 
 Json = dict[str, Any]
@@ -170,7 +170,15 @@ class User(Entry):
 class Exchange(Record):
     """An exchange.  `settings` are mutable and no part of declare equivalence."""
 
-    __slots__ = ("arguments", "auto_delete", "durable", "internal", "settings", "type")
+    __slots__ = (
+        "arguments",
+        "auto_delete",
+        "durable",
+        "internal",
+        "routing_type",
+        "settings",
+        "type",
+    )
 
     def __init__(self, vhost: str, name: str, spec: Json) -> None:
         super().__init__("exchange", vhost, name)
@@ -180,6 +188,8 @@ class Exchange(Record):
         self.internal: bool = spec["internal"]
         self.arguments: Json = spec["arguments"]
         self.settings: Json = spec["settings"]
+        #: The type by which it routes: another one where it delays messages.
+        self.routing_type = delayed_type.routing_type(self.type, self.arguments)
 
     def spec(self) -> Json:
         return {

@@ -60,6 +60,8 @@ class Delete:
     """To be proposed with `catalog_commands.delete`; a queue ends by its own machine first."""
 
     record: Record
+    #: Of an exchange: not while it keeps messages, which its queue alone knows.
+    if_unused: bool = False
 
 
 def _stripped(name: str) -> str:
@@ -94,7 +96,7 @@ def declare_exchange(
     name = _stripped(name)
     if passive:
         return _passive_exchange(view, profile, access, name)
-    refused = exchange_types.check_exchange(exchange_type, exchange_arguments or {})
+    refused = exchange_types.check_exchange(name, exchange_type, exchange_arguments or {})
     if refused is not None:
         return refused
     if exchange_type not in exchange_types.TYPES:
@@ -398,7 +400,7 @@ def bind(
         if refused is not None:
             return refused
     refused = exchange_types.check_binding(
-        exchange.type,
+        exchange.routing_type,
         routing_key,
         binding_arguments,
         profile.topic_max_hash_words,
@@ -507,7 +509,7 @@ def delete_exchange(
         if users:
             text = catalog_checks.alternate_in_use(vhost, name, users[0])
             return Refused(refusals.NOT_ALLOWED, text, True)
-    return Delete(present)
+    return Delete(present, if_unused)
 
 
 def delete_queue(
@@ -576,6 +578,6 @@ def check_publish(
     if exchange.internal:
         resource = names.resource("exchange", access.vhost, name)
         return refusals.access_refused(f"cannot publish to internal {resource}")
-    if exchange.type == "topic":
+    if exchange.routing_type == "topic":
         return access.check_topic("write", exchange, routing_keys)
     return None

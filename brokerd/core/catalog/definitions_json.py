@@ -73,7 +73,7 @@ def exported(objects: Iterable[Wanted], version: str, *, with_transient: bool = 
         "queues": [
             _queue(vhost, name, spec)
             for _, vhost, name, spec in by_kind.get("queue", ())
-            if ("queue", vhost, name) in kept
+            if ("queue", vhost, name) in kept and not names.is_delayed_queue(name)
         ],
         "rabbit_version": version,
         "rabbitmq_version": version,

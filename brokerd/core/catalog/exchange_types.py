@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brokerd.core.catalog import arguments, federation_type, spread
+from brokerd.core.catalog import arguments, delayed_type, federation_type, spread
 from brokerd.core.catalog.refusals import Refused, precondition_failed
 from brokerd.core.catalog.topic_trie import words_of
 
@@ -20,6 +20,7 @@ TYPES: tuple[str, ...] = (
     "topic",
     *spread.TYPES,
     federation_type.TYPE,
+    delayed_type.TYPE,
 )
 _X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
@@ -33,6 +34,7 @@ def check_binding(
 ) -> Refused | None:
     """Refuse what the source's type cannot match (R-BND-8, R-RT-H3).
 
+    exchange_type: by which it routes.
     hash_words_max: switch topic.max_hash_words, 0 for no limit.
     """
     if exchange_type == "headers" and "x-match" in binding_arguments:
@@ -57,8 +59,15 @@ def check_binding(
     return spread.check_binding(exchange_type, routing_key, destination_kind)
 
 
-def check_exchange(exchange_type: str, exchange_arguments: Mapping[str, Any]) -> Refused | None:
+def check_exchange(
+    name: str, exchange_type: str, exchange_arguments: Mapping[str, Any]
+) -> Refused | None:
     """Refuse arguments that an exchange of the type could not work with."""
+    if exchange_type == delayed_type.TYPE:
+        refused = delayed_type.check_exchange(name, exchange_arguments, TYPES)
+        if refused is not None:
+            return refused
+        exchange_type = delayed_type.routing_type(exchange_type, exchange_arguments)
     if exchange_type == federation_type.TYPE:
         return federation_type.check_arguments(exchange_arguments)
     return spread.check_exchange(exchange_type, exchange_arguments)

@@ -80,7 +80,7 @@ class ScopedAccess(Access):
         self, permission: str, exchange: Exchange | None, routing_keys: Iterable[str]
     ) -> Refused | None:
         """Refuse a key that no scope names: as in RabbitMQ, one of two places names none."""
-        if exchange is None or exchange.type != "topic":
+        if exchange is None or exchange.routing_type != "topic":
             return None
         keyed = [
             scope.routing_key

@@ -17,6 +17,8 @@ DEFAULT_VHOST = "/"
 RESERVED_PREFIX = "amq."
 GENERATED_QUEUE_PREFIX = "amq.gen-"
 REPLY_TO = "amq.rabbitmq.reply-to"
+#: Of the queues in which exchanges of type x-delayed-message keep what is not due.
+DELAYED_PREFIX = "amq.delayed."
 
 #: (name, type, internal) of what every vhost starts with, all durable (R-EX-1).
 DEFAULT_EXCHANGES = (
@@ -64,6 +66,21 @@ def is_reserved(name: str) -> bool:
 def is_reply_to(name: str) -> bool:
     """Say whether this is a direct reply-to pseudo queue (R-NAM-4)."""
     return name == REPLY_TO or name.startswith(REPLY_TO + ".")
+
+
+def delayed_queue(exchange: str) -> str:
+    """Return the name of the queue in which an exchange keeps what is not due."""
+    return DELAYED_PREFIX + exchange
+
+
+def is_delayed_queue(name: str) -> bool:
+    """Say whether a queue is one in which an exchange keeps what is not due."""
+    return name.startswith(DELAYED_PREFIX)
+
+
+def exchange_of(delayed_queue_name: str) -> str:
+    """Return the exchange that keeps its messages in this queue."""
+    return delayed_queue_name.removeprefix(DELAYED_PREFIX)
 
 
 def resource(kind: str, vhost: str, name: str) -> str:

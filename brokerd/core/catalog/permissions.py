@@ -61,6 +61,11 @@ class Access:
         return answer
 
     def _check(self, permission: str, kind: str, name: str) -> Refused | None:
+        if kind == "queue" and permission != "read" and names.is_delayed_queue(name):
+            return refusals.access_refused(
+                f"{names.resource(kind, self.vhost, name)} is kept by exchange "
+                f"'{names.exchange_of(name)}'; it cannot be declared, bound or deleted"
+            )
         # R-PERM-2
         shown = "amq.default" if kind == "exchange" and not name else name
         if self._grants(permission, shown):
@@ -88,7 +93,7 @@ class Access:
         self, permission: str, exchange: Exchange | None, routing_keys: Iterable[str]
     ) -> Refused | None:
         """Refuse a key that the user's topic permission does not cover (R-TP-1, R-TP-2)."""
-        if exchange is None or exchange.type != "topic":
+        if exchange is None or exchange.routing_type != "topic":
             return None
         record = f"{self.user}|{exchange.name}"
         rights = self.view.spec("topic_permission", self.vhost, record)

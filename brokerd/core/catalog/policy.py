@@ -126,7 +126,9 @@ def matching(view: CatalogState, record: Exchange | Queue) -> list[Entry]:
 
 
 def queue_policies(view: CatalogState, queue: Queue) -> Winners:
-    """Return a queue's user and operator policy, merged."""
+    """Return a queue's user and operator policy, merged; an exchange's own queue has none."""
+    if names.is_delayed_queue(queue.name):
+        return Winners(None, None, {})
     fits = _fits_queue(queue)
     topology = view.vhosts[queue.vhost]
     user = _best(topology.policies.values(), queue.name, fits)
@@ -334,6 +336,8 @@ def effective_queue_options(
     view: CatalogState, queue: Queue, profile: Profile, defaults: QueueDefaults | None = None
 ) -> QueueOptions:
     """Return the options that a queue's leader proposes to its group."""
+    if names.is_delayed_queue(queue.name):
+        return _delayed_queue_options(queue)
     defaults = defaults or QueueDefaults()
     values = effective_queue(view, queue).values
     is_quorum = queue.type == "quorum"
@@ -384,6 +388,24 @@ def effective_queue_options(
         alternate_exchange=values.get("queue-alternate-exchange") if profile.queue_ae else None,
         orphan_scope=profile.mrg_orphan_scope,
         reroute_overflow=profile.mrg_reroute_overflow,
+    )
+    return kept(options)
+
+
+def first_queue_options(queue: Queue) -> QueueOptions:
+    """Return what a queue's machine begins with, before its leader tells it the rest."""
+    if names.is_delayed_queue(queue.name):
+        return _delayed_queue_options(queue)
+    return kept(QueueOptions(queue_type=queue.type))
+
+
+def _delayed_queue_options(queue: Queue) -> QueueOptions:
+    """Return the options of a queue in which an exchange keeps what is not due: no policy's."""
+    options = QueueOptions(
+        queue_type=queue.type,
+        dead_letter_exchange=names.exchange_of(queue.name),
+        at_least_once=True,
+        holds_delayed=True,
     )
     return kept(options)
 

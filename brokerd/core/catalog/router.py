@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from brokerd.core.catalog import federation_type, names, policy, spread
+from brokerd.core.catalog import delayed_type, federation_type, names, policy, spread
 from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
@@ -32,6 +32,7 @@ class RouteResult:
         "ae_missing",
         "alternates",
         "checks_hops",
+        "delays",
         "exchange",
         "needs_headers",
         "queues",
@@ -54,6 +55,8 @@ class RouteResult:
         #: True: where the message has been decides, too (R-FX-12); `queues` is for one without
         #: x-received-from.
         self.checks_hops = False
+        #: True: a queue of the route keeps the message for as long as its headers say.
+        self.delays = False
 
     def with_queues(self, queues: Iterable[Queue]) -> RouteResult:
         """Return a route of the same way to these queues only."""
@@ -64,6 +67,7 @@ class RouteResult:
         found.ae_cycle = self.ae_cycle
         found.needs_headers = self.needs_headers
         found.checks_hops = self.checks_hops
+        found.delays = self.delays
         return found
 
     @property
@@ -164,7 +168,9 @@ class Router:
             return result
         if start == names.DEFAULT_EXCHANGE:
             # R-RT-0, R-RT-C5
-            named: dict[Destination, None] = {(True, key): None for key in keys}
+            named: dict[Destination, None] = {
+                (True, key): None for key in keys if not names.is_delayed_queue(key)
+            }
             result.queues = _queues(topology, (name for _, name in self._present(topology, named)))
             return result
         seen = {start}
@@ -173,13 +179,22 @@ class Router:
         alternates: list[tuple[str, str]] = []
         while work:
             exchange = work.pop()
+            if exchange.type == delayed_type.TYPE:
+                if headers is None:
+                    result.needs_headers = True
+                    return result
+                if delayed_type.goes_to_queue(headers):
+                    # Its bindings and its alternate are asked when the time has come.
+                    targets[names.delayed_queue(exchange.name)] = None
+                    result.delays = True
+                    continue
             found: dict[Destination, None] = {}
             index = _index(topology, exchange, headers, result)
             if index is not None:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True
                     return result
-                if exchange.type == spread.LOCAL_RANDOM:
+                if exchange.routing_type == spread.LOCAL_RANDOM:
                     asked.is_local = functools.partial(self._is_local, topology)
                 index.match(asked, found)
                 found = self._present(topology, found)

@@ -1,4 +1,5 @@
-"""Returned messages that wait a while before they are ready again (delayed retry, R-QQ-24).
+"""Messages that wait: returned ones before they are ready again (delayed retry, R-QQ-24), and those
+that an exchange of type x-delayed-message keeps.
 
 Not ready, held by no consumer, and counted against the length limits (R-LEN-8).  How long each
 waits is the queue machine's business; only it uses this.
@@ -8,49 +9,86 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from brokerd.core.queue.queue_store import Span
 
+#: When it is due, its order among those of one time, and its key.
+_Row: TypeAlias = tuple[int, int, Span, str | None]
+
 
 class Delayed:
-    """Spans by the time at which they are due; equal times in order of return.
+    """Spans by the time at which they are due; equal times in the order in which they came.
 
-    Invariants: `count` and `size_bytes` are the sums over all.
+    Invariants: `count` and `size_bytes` are the sums over all; a key names the one message that has
+    it.  What was taken by its key stays in the heap until its time, or until those are most of it.
     """
 
-    __slots__ = ("_heap", "_order", "count", "size_bytes")
+    __slots__ = ("_heap", "_keys", "_order", "_taken", "count", "size_bytes")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Span]] = []
+        self._heap: list[_Row] = []
         self._order = 0
+        self._keys: dict[str, _Row] = {}
+        #: By order.
+        self._taken: set[int] = set()
         self.count = 0
         self.size_bytes = 0
 
-    def add(self, span: Span, due_ms: int) -> None:
-        """Let these messages wait."""
-        heapq.heappush(self._heap, (due_ms, self._order, span))
+    def add(self, span: Span, due_ms: int, key: str | None = None) -> None:
+        """Let these messages wait; key: of one message, which none that waits has."""
+        row = (due_ms, self._order, span, key)
+        heapq.heappush(self._heap, row)
+        if key is not None:
+            self._keys[key] = row
         self._order += 1
         self.count += span.end - span.first
         self.size_bytes += span.size_bytes()
+
+    def take(self, key: str) -> Span | None:
+        """Remove the message with a key and return it; None: none that waits has it."""
+        row = self._keys.pop(key, None)
+        if row is None:
+            return None
+        self._taken.add(row[1])
+        self._forget(row[2])
+        if 2 * len(self._taken) > len(self._heap):
+            self._heap = [row for row in self._heap if row[1] not in self._taken]
+            heapq.heapify(self._heap)
+            self._taken.clear()
+        self._drop_taken_head()
+        return row[2]
+
+    def _forget(self, span: Span) -> None:
+        self.count -= span.end - span.first
+        self.size_bytes -= span.size_bytes()
+
+    def _drop_taken_head(self) -> None:
+        while self._taken and self._heap and self._heap[0][1] in self._taken:
+            self._taken.discard(heapq.heappop(self._heap)[1])
 
     def next_due_ms(self) -> int | None:
         """Return when the next are due."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ms: int) -> list[Span]:
-        """Remove what is due and return it, in order."""
+    def pop_due(self, now_ms: int, spans_max: int) -> list[Span]:
+        """Remove what is due and return it, in order; so many spans at most."""
         due: list[Span] = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            span = heapq.heappop(self._heap)[2]
-            self.count -= span.end - span.first
-            self.size_bytes -= span.size_bytes()
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < spans_max:
+            _, _, span, key = heapq.heappop(self._heap)
+            if key is not None:
+                del self._keys[key]
+            self._forget(span)
             due.append(span)
+            self._drop_taken_head()
         return due
 
     def clear(self) -> list[Span]:
         """Remove all and return them."""
         spans = [span for _, span in self]
         self._heap.clear()
+        self._keys.clear()
+        self._taken.clear()
         self.count = self.size_bytes = 0
         return spans
 
@@ -59,20 +97,32 @@ class Delayed:
         heap = self._heap
         ahead = [(heap[0][0], heap[0][1], 0)] if heap else []
         while ahead:
-            due_ms, _, at = heapq.heappop(ahead)
-            yield due_ms, heap[at][2]
+            due_ms, order, at = heapq.heappop(ahead)
+            if order not in self._taken:
+                yield due_ms, heap[at][2]
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(heap):
                     heapq.heappush(ahead, (heap[child][0], heap[child][1], child))
 
+    def rows(self) -> Iterator[tuple[Span, int, str | None]]:
+        """Yield all in order, as `add` takes them."""
+        for due_ms, order, span, key in sorted(self._heap, key=_in_order):
+            if order not in self._taken:
+                yield span, due_ms, key
+
     def __iter__(self) -> Iterator[tuple[int, Span]]:
-        return ((due_ms, span) for due_ms, _, span in sorted(self._heap, key=_in_order))
+        return ((due_ms, span) for span, due_ms, _ in self.rows())
 
     def check(self) -> None:
         """Assert what the class promises."""
         assert self.count == sum(span.end - span.first for _, span in self)
         assert self.size_bytes == sum(span.size_bytes() for _, span in self)
+        keyed = [(key, span) for span, _, key in self.rows() if key is not None]
+        assert len(keyed) == len(self._keys)
+        assert all(self._keys[key][2] is span for key, span in keyed)
+        assert all(span.end - span.first == 1 for _, span in keyed)
+        assert not self._heap or self._heap[0][1] not in self._taken
 
 
-def _in_order(row: tuple[int, int, Span]) -> tuple[int, int]:
+def _in_order(row: _Row) -> tuple[int, int]:
     return row[0], row[1]

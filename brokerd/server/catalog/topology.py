@@ -10,8 +10,8 @@ from collections import Counter
 from typing import Any
 
 from brokerd.cluster.groups import placement
-from brokerd.core.catalog import catalog_commands, policy
-from brokerd.core.catalog.catalog_objects import ConnectionId, Owner, Queue
+from brokerd.core.catalog import catalog_commands, delayed_type, names, policy
+from brokerd.core.catalog.catalog_objects import ConnectionId, Exchange, Owner, Queue, Record
 from brokerd.core.queue.client_shapes import Counts, Deleted
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import member_states, ports
@@ -21,6 +21,16 @@ log = logging.getLogger(__name__)
 
 #: Cause of the deletion of queues that went down with their home member (members/home_members.py).
 HOME_DOWN = "home-down"
+
+
+#: What the queue of an exchange of type x-delayed-message looks like.
+_DELAYED_QUEUE = {
+    "type": "quorum",
+    "durable": True,
+    "auto_delete": False,
+    "arguments": {"x-queue-type": "quorum"},
+    "settings": {},
+}
 
 
 class Placement:
@@ -153,6 +163,30 @@ async def create_queue(
     if reply["code"] == catalog_commands.OK and queue is not None and not dry_run:
         await objects.queues.wait_for_leader(queue.uid)
     return reply
+
+
+async def make_delayed_queue(
+    objects: ports.Topology, vhost: str, exchange: str, spec: dict[str, Any], *, cause: str
+) -> None:
+    """Make the queue that an exchange of type x-delayed-message needs, unless it is there.
+
+    Before the exchange, so that no message finds the one without the other; a queue without its
+    exchange is harmless, and the next declaration of the exchange takes it over.
+    """
+    name = names.delayed_queue(exchange)
+    if spec.get("type") == delayed_type.TYPE and objects.view.queue(vhost, name) is None:
+        await create_queue(objects, vhost, name, _DELAYED_QUEUE, cause=cause)
+
+
+async def keeps_messages(objects: ports.Objects, exchange: Record | None) -> bool:
+    """Tell whether this is an exchange of type x-delayed-message in which messages wait."""
+    if not isinstance(exchange, Exchange) or exchange.type != delayed_type.TYPE:
+        return False
+    queue = objects.view.queue(exchange.vhost, names.delayed_queue(exchange.name))
+    if queue is None:
+        return False
+    found = await objects.queues.declared(queue.uid)
+    return found is not None and found.ready > 0
 
 
 async def _delete_absent(objects: ports.Catalog, absent: Queue | None) -> None:

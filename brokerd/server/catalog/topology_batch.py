@@ -22,7 +22,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from brokerd.cluster.groups import placement
-from brokerd.core.catalog import arguments, catalog_commands, catalog_specs, declare, names
+from brokerd.core.catalog import (
+    arguments,
+    catalog_commands,
+    catalog_specs,
+    declare,
+    delayed_type,
+    exchange_types,
+    names,
+)
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.rpc.v1 import admin_pb2
@@ -136,6 +144,11 @@ class _Request:
         try:
             if operation.kind not in admin_objects.KINDS:
                 raise admin_objects.BadOperation(f"unknown kind '{operation.kind}'")
+            if operation.kind == "queue" and names.is_delayed_queue(operation.name):
+                exchange = names.exchange_of(operation.name)
+                raise admin_objects.BadOperation(
+                    f"queue '{operation.name}' is kept by exchange '{exchange}'"
+                )
             if self._must_wait(operation) or self._is_full(operation):
                 await self.flush()
             if operation.action == Operation.DELETE:
@@ -209,6 +222,8 @@ class _Request:
                 uid = self._room.new_group_uid()
             elif not operation.owner.managed_by:
                 spec = _as_declared(present, spec)
+        elif operation.kind == "exchange" and spec.get("type") == delayed_type.TYPE:
+            await self._make_delayed_queue(operation, spec)
         command = catalog_commands.put(
             operation.kind,
             operation.vhost,
@@ -223,6 +238,24 @@ class _Request:
         )
         self._add(operation, command)
         self._new_queues += uid != 0
+
+    async def _make_delayed_queue(
+        self, operation: admin_pb2.Operation, spec: dict[str, Any]
+    ) -> None:
+        """The queue of an exchange that keeps messages comes before it."""
+        room, vhost, name = self._room, operation.vhost, operation.name
+        if "vhost" in self._kinds:
+            await self.flush()
+        if operation.dry_run or room.view.spec("vhost", "", vhost) is None:
+            return
+        values = spec.get("arguments")
+        if not isinstance(values, dict) or exchange_types.check_exchange(
+            name, delayed_type.TYPE, values
+        ):
+            # The catalog says what is wrong.
+            return
+        if room.view.exchange(vhost, name) is None:
+            await topology.make_delayed_queue(room, vhost, name, spec, cause="admin")
 
     async def _check_parameter(self, operation: admin_pb2.Operation, spec: dict[str, Any]) -> None:
         """BadOperation or NeedsConfirmation: it could not be used, or would lose messages."""
@@ -288,6 +321,12 @@ class _Request:
             precondition=admin_objects.precondition_of(operation),
             dry_run=operation.dry_run,
         )
+        if operation.if_unused and record is not None:
+            await self.flush()
+            if await topology.keeps_messages(room, record):
+                raise admin_objects.BadOperation(
+                    f"messages wait in exchange '{record.name}': delete it without if_unused"
+                )
         if isinstance(record, Queue) and not operation.dry_run:
             await self.flush()
             self.results[-1] = await self._delete_queue(operation, record, command)

@@ -213,15 +213,19 @@ class BatchPublisher(PublishChannel, CallGuest):
         self._take_outcomes()
 
     async def _outcomes_of(self, waiting: _Waiting) -> None:
+        # A third of what asyncio.timeout costs.
+        timer = self._loop.call_later(self._timeout_s, self._late, waiting.done)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await waiting.done
-        except TimeoutError:
-            raise CallRefused(
-                grpc.StatusCode.UNAVAILABLE,
-                f"no answer from a queue within {self._timeout_s:g} s: "
-                "it may take the messages over later",
-            ) from None
+            await waiting.done
+        finally:
+            timer.cancel()
+
+    def _late(self, done: asyncio.Future[None]) -> None:
+        text = (
+            f"no answer from a queue within {self._timeout_s:g} s: "
+            "it may take the messages over later"
+        )
+        _end_with(done, CallRefused(grpc.StatusCode.UNAVAILABLE, text))
 
     def _offer(self) -> None:
         self._is_offer_due = False
@@ -234,10 +238,7 @@ class BatchPublisher(PublishChannel, CallGuest):
     def _fail(self, error: Exception) -> None:
         """End all calls that wait."""
         for waiting in self._waiting:
-            if not waiting.done.done():
-                waiting.done.set_exception(error)
-                # Looked at: a call that is being cancelled does not.
-                waiting.done.exception()
+            _end_with(waiting.done, error)
 
     # ---- outcomes ---------------------------------------------------------------------------
 
@@ -328,6 +329,13 @@ class BatchPublisher(PublishChannel, CallGuest):
             self._idle = self._loop.call_later(left_s, self._end_if_idle)
         else:
             self.end(grpc.StatusCode.UNAVAILABLE, "no call for a while")
+
+
+def _end_with(done: asyncio.Future[None], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        # Looked at: a call that is being cancelled does not.
+        done.exception()
 
 
 def _first(waiting: _Waiting) -> int:

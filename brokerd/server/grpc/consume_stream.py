@@ -229,6 +229,7 @@ class ConsumeStream:
             exclusive=False,
             user=caller.user,
             has_counts=queue.type == "quorum",
+            calmed=self._moved.set,
         )
         self._consumer = consumer
         self._stream = self._services.queue_client.open(uid)
@@ -335,11 +336,16 @@ class ConsumeStream:
         withdrawn, self._ungranted = self._ungranted, 0
         self._credit -= withdrawn
         self._is_paused = True
+        consumer = self._consumer
+        assert consumer is not None
         if not self._is_over:
             left = await self._check_out(self._checkout(0, drains=True))
             self._credit -= left
             # What was handed out before is here, or on its way.
             while len(self._waiting) < self._credit:
+                await self._wait_for_messages()
+            # What is given back as it was and comes again looks like what a new leader sends twice.
+            while self._waiting and consumer.recent is not None:
                 await self._wait_for_messages()
             withdrawn += left + self._credit
             self._credit = 0

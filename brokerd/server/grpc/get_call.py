@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 #: Messages and bytes of one response; the last message may go beyond.
 MESSAGES_MAX = 1024
 BYTES_MAX = 1024 * 1024
+#: Time after which no more is asked for, and how long an answer is awaited while messages are in
+#: hand, which are lost with the call.  An election ends within it; a majority may take longer.
+TAKING_S = 0.5
+IN_HAND_S = 5.0
 
 
 async def get(
@@ -43,9 +47,16 @@ async def get(
     stream = services.queue_client.open(uid)
     response = messages_pb2.GetResponse()
     size, count = 0, min(max(request.count, 1), MESSAGES_MAX)
+    timeout_s = services.limits.operation_timeout_ms / 1000
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + TAKING_S
     while len(response.deliveries) < count and size < BYTES_MAX:
+        if response.deliveries:
+            timeout_s = IN_HAND_S
+            if loop.time() > until_s:
+                break
         try:
-            got = await _one(services, stream, queue, uid)
+            got = await _one(services, stream, queue, uid, timeout_s)
         except (errors.ProtocolError, QueueStuck, Unavailable):
             if not response.deliveries:
                 raise
@@ -63,11 +74,10 @@ async def get(
 
 
 async def _one(
-    services: StreamServices, stream: ChannelStream, queue: Queue, uid: int
+    services: StreamServices, stream: ChannelStream, queue: Queue, uid: int, timeout_s: float
 ) -> Got | None:
     identity = services.identity
     holder = (queue.uid, ConsumerId(identity.node, identity.incarnation, uid, ""))
-    timeout_s = services.limits.operation_timeout_ms / 1000
     answer: asyncio.Future[tuple[ReplyStatus, bytes]] = asyncio.get_running_loop().create_future()
 
     def answered(status: ReplyStatus, reply: bytes) -> None:

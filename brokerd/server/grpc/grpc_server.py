@@ -23,7 +23,7 @@ from brokerd.config import BrokerConfig, LimitConfig
 from brokerd.core.unauthenticated import Unauthenticated, source_of
 from brokerd.rpc.v1 import admin_pb2_grpc, messages_pb2, messages_pb2_grpc, telemetry_pb2_grpc
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
-from brokerd.server.grpc import rpc_call
+from brokerd.server.grpc import rpc_call, rpc_connection
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.grpc.rpc_budget import Budget
 from brokerd.server.grpc.rpc_connection import READ_BYTES, RpcConnection
@@ -182,7 +182,7 @@ class GrpcServer:
         for connection in list(self._connections):
             connection.stop("this member stops: try again, elsewhere")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(rpc_call.ANSWERS_S + rpc_call.GRACE_S):
+            async with asyncio.timeout(rpc_call.ANSWERS_S + rpc_connection.FAREWELL_S):
                 await self._empty.wait()
         for connection in list(self._connections):
             connection.give_up()

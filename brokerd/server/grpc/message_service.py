@@ -178,6 +178,8 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
         self, request: messages_pb2.GetRequest, context: Context
     ) -> messages_pb2.GetResponse:
         """Take messages for good."""
+        call: Any = context
+        await call.wait_for_turn()
         return await self._answer(
             context, lambda caller, _uid: get_call.get(self._services, caller, request)
         )

@@ -4,6 +4,7 @@ certificate; and what the caller's tags allow.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: Tags that may read everything through Admin, and that may change something (R-PERM-9).
 READERS = frozenset({"administrator", "monitoring", "management", "policymaker"})
 WRITERS = frozenset({"administrator"})
+#: Peers whose reading is remembered: each call of a connection has the same.
+PEERS_MAX = 4096
 
 
 class HasMetadata(Protocol):
@@ -161,6 +164,7 @@ def metadata_of(context: HasMetadata) -> dict[str, str]:
     }
 
 
+@functools.lru_cache(PEERS_MAX)
 def peer_text(peer: str) -> str:
     """Return gRPC's peer string as people read it: 127.0.0.1:5000, [::1]:5000."""
     address = peer_address(peer)
@@ -173,6 +177,7 @@ def peer_port(peer: str) -> int:
     return int(port) if port.isdecimal() else 0
 
 
+@functools.lru_cache(PEERS_MAX)
 def peer_address(peer: str) -> str:
     """Return the address in gRPC's peer string: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:."""
     kind, _, rest = unquote(peer).partition(":")

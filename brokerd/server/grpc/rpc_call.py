@@ -35,10 +35,9 @@ WIDE_BYTES = 1024 * 1024
 FAST_S = 0.05
 #: A message of which more than this is missing is promised its memory before it is asked for.
 LARGE_BYTES = STREAM_BYTES // 2
-#: The member stops: so long calls may take to answer what they have read, and calls of one request
-#: to end.  Confirms that wait for an election come within it.
+#: The member stops: so long calls may take to answer what they have read.  What waits for an
+#: election has its answer within it, a confirm as well as a declare.
 ANSWERS_S = 3.0
-GRACE_S = 0.5
 #: A message in memory is at least that much more than its bytes.
 MESSAGE_BYTES = 64
 #: Deadlines beyond this (eleven days) are none; the loop's clock takes no such numbers.
@@ -55,6 +54,8 @@ class Connection(Protocol):
     peer: str
     http2: many_streams.Http2Server
     budget: Budget
+    #: Calls whose answers may be large have turns.
+    large_answers: asyncio.Semaphore
 
     async def log_in(self, call: RpcCall) -> rpc_auth.Caller:
         """Return the caller; CallRefused if the login fails."""
@@ -128,6 +129,8 @@ class RpcCall:
         self._opened_s = 0.0
         self._counted = 0
         self._is_finished = False
+        #: It has a turn of `large_answers`.
+        self._has_turn = False
         #: Why nothing more is read, once the member stops.
         self._farewell = ""
         self._sent_headers = False
@@ -310,6 +313,15 @@ class RpcCall:
         """See Connection.watch."""
         return self._connection.watch(lost)
 
+    async def wait_for_turn(self) -> None:
+        """Wait until few calls of this connection have answers of some size in memory, as this one
+        may from now on: a turn ends with its call, once the answer has been sent.
+        """
+        await self._connection.large_answers.acquire()
+        self._has_turn = not self._is_finished
+        if self._is_finished:
+            self._connection.large_answers.release()
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the headers that are not HTTP/2's own."""
         return tuple(
@@ -335,6 +347,8 @@ class RpcCall:
         self._send_headers()
         data = self._handler.response_serializer(message)
         self.unsent = memoryview(grpc_messages.prefix(len(data)) + data)
+        # It may wait for long to be sent: once in memory is enough.
+        del message, data
         self._sent = asyncio.get_running_loop().create_future()
         self._connection.has_to_send(self)
         await self._sent
@@ -380,6 +394,9 @@ class RpcCall:
         counted, self._counted = self._counted, 0
         self._held = self._taken = self._promised = self._reserved = 0
         self._connection.call_ended(self)
+        if self._has_turn:
+            self._has_turn = False
+            self._connection.large_answers.release()
         budget.give(counted)
         budget.serve()
 
@@ -399,12 +416,9 @@ class RpcCall:
         """
         self._farewell = text
         self._wake()
-        left_s = GRACE_S
-        if self._handler.request_streaming:
-            left_s = ANSWERS_S
-        elif self._handler.response_streaming:
-            # A watch, as a rule: it has no end of its own.
-            left_s = 0.0
+        # A watch, as a rule, has no end of its own.
+        is_watch = self._handler.response_streaming and not self._handler.request_streaming
+        left_s = 0.0 if is_watch else ANSWERS_S
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 #: Calls at once.  HTTP/2's own limit is twice that: of a client that goes beyond this one, the next
 #: call has a status at once, where it would else wait in the client until its deadline.
 CALLS_MAX = 1000
+#: Calls at once whose answers may have a MiB (get_call.py): a client that opens many and reads none
+#: would have them all in memory.
+LARGE_ANSWERS_MAX = 16
 #: Methods that need no login; without one, a connection carries one such call at a time.
 PUBLIC = frozenset((b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"))
 #: Read at a time from a stranger, and from somebody known.
@@ -102,6 +105,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.http2 = many_streams.Http2Server()
         self.budget = Budget(CONNECTION_BYTES_MAX, server.budget)
         self.calls: dict[int, RpcCall] = {}
+        self.large_answers = asyncio.Semaphore(LARGE_ANSWERS_MAX)
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None

@@ -209,6 +209,10 @@ async def _put_exchange(call: Call) -> Answer:
 async def _created(call: Call, plan: declare.Exists | declare.Create | declare.Delete) -> Answer:
     if not isinstance(plan, declare.Create):
         return no_content()
+    if plan.kind == "exchange":
+        await topology.make_delayed_queue(
+            call.objects, plan.vhost, plan.name, plan.spec, cause=cause(call)
+        )
     operation = catalog_commands.put(
         plan.kind, plan.vhost, plan.name, plan.spec, cause=cause(call), declare=True
     )
@@ -242,6 +246,8 @@ async def delete(
                 f"{record.kind} '{record.name}' in vhost '{record.vhost}' is managed by an "
                 "operator and may not be deleted"
             )
+        if plan.if_unused and await topology.keeps_messages(call.objects, record):
+            raise bad_request("in use: messages wait in it")
         reply = await call.objects.write(
             catalog_commands.delete(record.kind, record.vhost, record.name, cause=cause(call))
         )

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Death
+from brokerd.core.catalog import names
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
@@ -24,7 +25,7 @@ from brokerd.core.queue import deaths, effects
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.messages import pipeline, ports, rerouting
+from brokerd.server.messages import delays, pipeline, ports, rerouting
 from brokerd.server.messages.dead_letter_headers import record_death
 from brokerd.server.queues import ports as queue_ports
 from brokerd.server.queues.client import QueueClient
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 PREFETCH = 32
 #: R-ALO-6: dead_letter_worker_publisher_confirm_timeout.
 RETRY_S = 180.0
+#: Of a queue in which an exchange keeps messages until they are due: many are due at once, and one
+#: that its queue refuses comes soon again.
+DUE_PREFETCH, DUE_RETRY_S = 1024, 2.0
 #: After a majority was missing.
 UNAVAILABLE_S = 5.0
 #: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
@@ -72,6 +76,8 @@ class Addressed:
     content: Content
     #: Those of the route's queues that it goes to (R-ALO-8).
     targets: Sequence[Target] = ()
+    #: Nothing takes it, and it is not kept for that.
+    is_dropped: bool = False
 
 
 #: A letter, where it goes, and the targets that do not have it yet.
@@ -180,6 +186,8 @@ class DeadLetterPublisher:
         exchange, routing_key = options.letters_target()
         if queue is None or exchange is None:
             return Addressed("", RouteResult(None), content)
+        if options.holds_delayed:
+            return self._due(queue.vhost, exchange, content)
         target = (exchange, routing_key)
         count = letter.run.delivery_count
         dead, result = record_death(
@@ -205,6 +213,16 @@ class DeadLetterPublisher:
                 + ("" if options.at_least_once else _OLD_TERMS)
             )
         return Addressed(queue.vhost, result, dead, targets)
+
+    def _due(self, vhost: str, exchange: str, content: Content) -> Addressed:
+        """Return where a message goes that an exchange has kept until now."""
+        handed_on, result = delays.due(self._routing, vhost, exchange, content)
+        if not result.queues:
+            # As anything without a route; it was confirmed long ago, and nobody takes it back.
+            self._routing.dropped.unrouted("delayed_unroutable")
+            self._routing.unroutable(vhost, exchange, result, 1)
+        self._make_known(result.queues)
+        return Addressed(vhost, result, handed_on, result.queues, not result.queues)
 
     def _count(
         self,
@@ -262,6 +280,10 @@ class DeadLetterPublisher:
         """There are dead letters of an at-least-once queue whose leader is here."""
         worker = self._workers.get(uid)
         if worker is None:
+            queue = self._queues.queue_of(uid)
+            pace = DEFAULT_PACE
+            if queue is not None and names.is_delayed_queue(queue.name):
+                pace = Pace(DUE_PREFETCH, DUE_RETRY_S)
             worker = self._workers[uid] = Worker(
                 uid,
                 self._queues,
@@ -269,6 +291,7 @@ class DeadLetterPublisher:
                 self._sender.next_uid(),
                 self._routing,
                 partial(self._addressed, uid),
+                pace,
             )
             self._spawn(worker.run())
         worker.wake()
@@ -294,6 +317,17 @@ class Counting(ports.Counting, Protocol):
         ...
 
 
+@dataclass(slots=True, frozen=True)
+class Pace:
+    """How many letters a worker has at once, and after how long it tries again."""
+
+    prefetch: int = PREFETCH
+    retry_s: float = RETRY_S
+
+
+DEFAULT_PACE = Pace()
+
+
 class Worker:
     """One at-least-once queue: checks letters out, publishes, settles after all confirms.
 
@@ -308,6 +342,7 @@ class Worker:
         channel: int,
         counting: Counting,
         addressed: Callable[[Pending, QueueOptions], Addressed],
+        pace: Pace = DEFAULT_PACE,
     ) -> None:
         """channel: of the worker's own.
 
@@ -319,6 +354,7 @@ class Worker:
         self._channel = channel
         self._counting = counting
         self._addressed = addressed
+        self._pace = pace
         self._woken = asyncio.Event()
         self._stopped = False
         self.has_refused = False
@@ -337,7 +373,7 @@ class Worker:
         letters: list[Pending] = []
         while not self._stopped:
             self._woken.clear()
-            pause_s = RETRY_S
+            pause_s = self._pace.retry_s
             try:
                 letters = await self._checkout(letters)
                 # Before the round: what changes while it runs counts as changed after it.
@@ -360,7 +396,7 @@ class Worker:
                 continue
 
     async def _checkout(self, known: list[Pending]) -> list[Pending]:
-        """Take letters up to PREFETCH; return all that are taken, with what is known of them.
+        """Take letters up to the prefetch; return all that are taken, with what is known of them.
 
         Read from the leader's state, which is beside us: an answer that got lost loses no letter,
         and what a purge or another strategy has deleted meanwhile is not there (R-ALO-9).
@@ -369,8 +405,9 @@ class Worker:
         if not queues.leads(self._uid):
             # What is taken at another leader, its own worker would not get.
             return []
-        if len(known) < PREFETCH:
-            await self._client.take_dead_letters(self._uid, PREFETCH - len(known))
+        prefetch = self._pace.prefetch
+        if len(known) < prefetch:
+            await self._client.take_dead_letters(self._uid, prefetch - len(known))
             if not queues.leads(self._uid):
                 # The replica here may have gone with its leadership.
                 return []
@@ -406,7 +443,7 @@ class Worker:
             # R-ALO-7: who was deleted meanwhile is not waited for.
             waiting = [each.uid for each in way.targets if queues.queue_of(each.uid) is not None]
             is_taken = letter.confirmed and letter.confirmed.issuperset(waiting)
-            (settled if is_taken else kept).append(letter)
+            (settled if is_taken or way.is_dropped else kept).append(letter)
         if settled and not self._stopped:
             ranges = [(letter.run.first, letter.run.first + 1) for letter in settled]
             await self._client.settle_dead_letters(self._uid, ranges)
@@ -450,7 +487,7 @@ class Worker:
             number += len(targets)
         stream.flush()
         try:
-            async with asyncio.timeout(RETRY_S):
+            async with asyncio.timeout(self._pace.retry_s):
                 await done.wait()
         except TimeoutError:
             stream.close()

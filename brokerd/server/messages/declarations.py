@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from brokerd.amqp import errors, values
-from brokerd.core.catalog import arguments, catalog_commands, declare, refusals
+from brokerd.core.catalog import arguments, catalog_commands, declare, names, refusals
 from brokerd.core.catalog.catalog_objects import ConnectionId, Queue
 from brokerd.core.catalog.permissions import Access
 from brokerd.core.catalog.refusals import Refused
@@ -162,16 +162,24 @@ def _planned(plan: Refused | Plan) -> Plan:
 
 
 async def carry_out(client: Declaring, plan: Plan) -> None:
-    """Do what was planned for an exchange or a binding."""
+    """Do what was planned for an exchange or a binding; ProtocolError."""
+    objects = client.objects
     if isinstance(plan, declare.Exists):
         return
     if isinstance(plan, declare.Create):
+        if plan.kind == "exchange":
+            await topology.make_delayed_queue(
+                objects, plan.vhost, plan.name, plan.spec, cause=client.cause
+            )
         operation = catalog_commands.put(
             plan.kind, plan.vhost, plan.name, plan.spec, cause=client.cause, declare=True
         )
         _check_reply(await client.objects.write(operation))
         return
     record = plan.record
+    if plan.if_unused and await topology.keeps_messages(objects, record):
+        resource = names.resource(record.kind, record.vhost, record.name)
+        raise errors.PreconditionFailed(f"{resource} in use: messages wait in it")
     reply = await client.objects.write(
         catalog_commands.delete(record.kind, record.vhost, record.name, cause=client.cause)
     )

@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 #: What takes messages away: a purge; a queue that was deleted, that expired or was auto-deleted, or
 #: that the others deleted since they did not hear its home member; a policy or another setting of a
 #: queue that holds them; a shovel whose destination has no queue; a dead letter exchange (at most
-#: once), or a queue's alternate exchange, that has none.
+#: once), a queue's alternate exchange, or an exchange that has kept a message, that has none.
 CAUSES = (
     *("purge", "queue_deleted", "queue_expired", "home_down", "policy", "shovel_unroutable"),
-    *("dead_letter_unroutable", "reroute_unroutable"),
+    *("dead_letter_unroutable", "reroute_unroutable", "delayed_unroutable"),
 )
 #: How the causes of effects.Dropped are counted; all others are those of deletions.
 _COUNTED = {

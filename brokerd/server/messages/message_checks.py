@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from brokerd.amqp import errors, methods, properties
 from brokerd.amqp.values import Table, type_name
 from brokerd.core.annotations import Annotations
-from brokerd.core.catalog import declare
+from brokerd.core.catalog import declare, delayed_type
 from brokerd.core.catalog.permissions import Access
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.catalog.router import RouteResult
@@ -140,6 +140,8 @@ def check(
     refused = client.access.check_topic("write", result.exchange, keys)
     if refused is not None:
         raise refuse(refused)
+    if delayed_type.DELAY in table:
+        _check_delay(routing, result, table)
     if properties.has_user_id(header):
         _check_user(client, properties.user_id(header) or "")
     if properties.has_priority(header):
@@ -186,6 +188,27 @@ def _expiration_ms(text: str) -> int:
     if error:
         raise errors.PreconditionFailed(f"invalid expiration '{text}': {error}")
     return value
+
+
+def _check_delay(routing: ports.Routing, result: RouteResult, table: Table) -> None:
+    """Refuse a delay that no exchange keeps, warn of one that is none."""
+    exchange = result.exchange
+    if exchange is None or exchange.type != delayed_type.TYPE:
+        return
+    if delayed_type.is_overlong(table.get(delayed_type.DELAY_KEY)):
+        raise errors.PreconditionFailed(
+            f"header {delayed_type.DELAY_KEY} is longer than {delayed_type.KEY_BYTES_MAX} bytes"
+        )
+    said = delayed_type.said_ms(table)
+    if said is None:
+        routing.warn(
+            f"exchange '{exchange.name}' in vhost '{exchange.vhost}' routes a message at once "
+            f"whose header {delayed_type.DELAY} is not a number of milliseconds"
+        )
+    elif said > delayed_type.DELAY_MS_MAX and routing.profile.delays_bounded:
+        raise errors.PreconditionFailed(
+            f"header {delayed_type.DELAY} is {said} ms; at most {delayed_type.DELAY_MS_MAX}"
+        )
 
 
 def _check_user(client: Client, user_id: str) -> None:

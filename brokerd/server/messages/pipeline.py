@@ -19,7 +19,7 @@ from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content, Route
 from brokerd.core.profiles import Profile
-from brokerd.server.messages import message_checks, ports
+from brokerd.server.messages import delays, message_checks, ports
 from brokerd.server.messages.message_checks import Client
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.queues import stream
@@ -147,6 +147,8 @@ class Pipeline:
         client, queues, count = self._client, result.queues, len(contents)
         if result.alternates:
             contents = marked(self._routing.profile, contents)
+        if result.delays:
+            contents = delays.annotated(contents)
         self._counters.published(
             client.vhost,
             client.user,
@@ -241,6 +243,8 @@ def send_own(
         return False
     if result.alternates:
         contents = marked(routing.profile, contents)
+    if result.delays:
+        contents = delays.annotated(contents)
     taker.publish(taken, contents, number)
     return True
 

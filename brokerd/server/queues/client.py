@@ -11,6 +11,8 @@ from typing import Any
 
 from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.catalog import names
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands
@@ -30,7 +32,7 @@ _AT_MOST_ONCE = 0
 
 
 class QueueClient:
-    """One for a member.
+    """One for a member.  In one piece: a method for each thing that queues are told.
 
     Invariant: what the member's channels have settled so far goes before each operation.
     Every coroutine raises QueueStuck while the queue takes nothing (its home member is down, or its
@@ -38,9 +40,18 @@ class QueueClient:
     effect all the same.
     """
 
-    def __init__(self, turn: Turn, timeout_s: float) -> None:
-        """timeout_s: how long an operation waits for its answer."""
+    def __init__(
+        self,
+        turn: Turn,
+        timeout_s: float,
+        queue_of: Callable[[int], Queue | None] = lambda _: None,
+    ) -> None:
+        """timeout_s: how long an operation waits for its answer.
+
+        queue_of(uid): the catalog's record, for what errors say.
+        """
         self._turn = turn
+        self._queue_of = queue_of
         self._groups: GroupClient = turn.groups
         self._settlements = turn.settlements
         self._timeout_s = timeout_s
@@ -187,6 +198,43 @@ class QueueClient:
         """Every target has confirmed these (R-ALO-5).  GroupGone: there is no queue."""
         await self._ask_existing(uid, queue_commands.encode_dead_letters_settle(ranges))
 
+    # ---- jobs (redrive, move, delete) -----------------------------------------------------------
+
+    async def start_job(self, uid: int, order: str, user: str) -> int | Refused:
+        """Begin a job; return its number.  GroupGone: there is no queue."""
+        fields = await self._ask_existing(uid, queue_commands.encode_job_start(order, user))
+        return int(fields["id"]) if fields.get("ok") else _refused(fields)
+
+    async def stop_job(self, uid: int, user: str) -> int | Refused:
+        """Have the queue's job take nothing more; return its number.  GroupGone: as above."""
+        fields = await self._ask_existing(uid, queue_commands.encode_job_stop(user))
+        return int(fields["id"]) if fields.get("ok") else _refused(fields)
+
+    async def take_for_job(
+        self, uid: int, job: int, term: int, ranges: Sequence[Range]
+    ) -> list[Range]:
+        """Have a job take messages in hand; return those that it got.  GroupGone: as above."""
+        command = queue_commands.encode_job_take(job, term, ranges)
+        fields = await self._ask_existing(uid, command)
+        return [(low, high) for low, high in fields.get("taken", ())]
+
+    async def settle_job(
+        self,
+        uid: int,
+        job: int,
+        term: int,
+        gone: Sequence[Range],
+        staying: Sequence[Range],
+        progress: str | None,
+    ) -> None:
+        """Say what a job has done with, and how far it is.  GroupGone: as above."""
+        command = queue_commands.encode_job_settle(job, term, gone, staying, progress)
+        await self._ask_existing(uid, command)
+
+    async def end_job(self, uid: int, job: int, term: int, receipt: str) -> None:
+        """Say that a job is over.  GroupGone: as above."""
+        await self._ask_existing(uid, queue_commands.encode_job_end(job, term, receipt))
+
     # ---- the way there --------------------------------------------------------------------------
 
     async def _ask(self, uid: int, command: bytes) -> dict[str, Any] | None:
@@ -200,7 +248,12 @@ class QueueClient:
         except GroupStuck as stuck:
             raise QueueStuck(str(stuck)) from stuck
         except GroupUnavailable as error:
-            raise Unavailable(str(error)) from error
+            queue = self._queue_of(uid)
+            if queue is None:
+                raise Unavailable(str(error)) from error
+            resource = names.resource("queue", queue.vhost, queue.name)
+            text = f"no leader of {resource} answered within {self._timeout_s:g} s"
+            raise Unavailable(text) from error
         return queue_commands.decode_reply(reply)
 
     async def _ask_existing(self, uid: int, command: bytes) -> dict[str, Any]:

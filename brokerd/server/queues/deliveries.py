@@ -83,6 +83,8 @@ class LocalConsumer:
     again: dict[int, int] = field(default_factory=dict)
     #: RESUMEs that have no answer yet.
     resumes: int = 0
+    #: Called when `recent` is None again.
+    calmed: Callable[[], None] | None = None
     #: Deliveries carry x-acquired-count and x-delivery-count: quorum queues only (R-DL-4, R-DL-11).
     has_counts: bool = False
     #: True until the client knows that it consumes.
@@ -265,6 +267,8 @@ class _Resumed:
         if self.consumer.recent is self.recent:
             self.consumer.recent = None
             self.consumer.again.clear()
+            if self.consumer.calmed is not None:
+                self.consumer.calmed()
 
 
 def _without(parts: list[Part], seen: RangeSet, again: dict[int, int]) -> list[Part]:

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.cluster.groups.host import Host
-from brokerd.core.catalog import queue_membership
+from brokerd.core.catalog import policy, queue_membership
 from brokerd.core.catalog.catalog_effects import TopologyChanged
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.queue.queue_machine import QueueMachine
-from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.queues.vanished import Vanished
 
@@ -128,7 +127,7 @@ class QueueGroups:
             first = members if membership.is_founding else []
             # A queue never changes its type, so the machine knows it before its leader tells the
             # rest, which may come behind the first messages (QueueLeaders.propose).
-            machine = QueueMachine(kept(QueueOptions(queue_type=queue.type)))
+            machine = QueueMachine(policy.first_queue_options(queue))
             volatile = not queue.durable
             self._host.open_group(
                 uid,

@@ -29,6 +29,7 @@ NAME_MAX = 200
 QUEUE_TYPES = ("classic", "quorum")
 EXCHANGE_TYPES = (
     "direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random",
+    "x-delayed-message",
     "x-local-random",
 )  # fmt: skip
 _MADE = "amq."

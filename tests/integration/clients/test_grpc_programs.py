@@ -6,6 +6,7 @@ order.  `protoc` is the one of the lock file; go.sum and package-lock.json lie i
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import grpc_restart_rig as rig
 from tests.integration.clients import certificates, fetched
 from tests.integration.members import REPOSITORY, Member, cluster
 
@@ -174,6 +176,60 @@ def test_a_client_in_node_uses_all_verbs(tmp_path: Path) -> None:
     project.type("npm ci")
     with cluster(tmp_path, 1) as [member]:
         assert project.type(f"node verbs.js 127.0.0.1:{member.grpc_port}") == ["all verbs"]
+
+
+def test_a_client_in_go_uses_all_verbs(tmp_path: Path) -> None:
+    """The same with grpc-go and its generated code, which tells answers apart by nil."""
+    project = Project(tmp_path / "project", "Go")
+    project.write("main.go", (LOCKS / "verbs.go").read_text())
+    *preparations, _ = commands(section("Go"))
+    for command in preparations:
+        project.type(command)
+    with cluster(tmp_path, 1) as [member]:
+        assert project.type(f"go run . 127.0.0.1:{member.grpc_port}") == ["all verbs"]
+
+
+def test_a_rolling_restart_under_a_load_from_node_loses_and_doubles_nothing(
+    tmp_path: Path,
+) -> None:
+    """PublishBatch and Publish side by side; see grpc/test_rolling_restart.py."""
+    project = Project(tmp_path / "project", "Node")
+    project.write("load.js", (LOCKS / "load.js").read_text())
+    project.type("npm ci")
+    with cluster(tmp_path, 3) as members:
+        rig.make_queue(members[0])
+        consumer = rig.Consumer(members, "consumer")
+        addresses = [f"127.0.0.1:{member.grpc_port}" for member in members]
+        load = subprocess.Popen(
+            ["node", "load.js", rig.QUEUE, *addresses],
+            cwd=project.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            consumer.start()
+            before = 0
+
+            def is_under_load() -> bool:
+                nonlocal before
+                if len(consumer.bodies()) < before + 1000:
+                    return False
+                before = len(consumer.bodies())
+                return True
+
+            rig.roll(members, is_under_load)
+            printed, _ = load.communicate(timeout=rig.END_SECONDS)
+            assert load.returncode == 0
+        finally:
+            load.kill()
+            load.wait()
+        done = json.loads(printed)
+        bodies = {
+            body for name, count in done["counts"].items() for body in rig.expected(name, count)
+        }
+        rig.end(consumer, members[0], bodies)
+        # Else the stops met no call.
+        assert "UNAVAILABLE: this member stops: try again, elsewhere" in done["statuses"]
 
 
 def test_each_language_of_the_page_is_run() -> None:

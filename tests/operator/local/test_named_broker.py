@@ -104,7 +104,7 @@ def test_what_brokerd_lacks_is_left_out_with_a_note(
 ) -> None:
     common = {"vhost": "/", "durable": True, "auto_delete": False}
     stream = {"name": "s", "arguments": {"x-queue-type": "stream"}, **common}
-    delayed = {"name": "d", "type": "x-delayed-message", "arguments": {}, **common}
+    delayed = {"name": "d", "type": "x-recent-history", "arguments": {}, **common}
     ends = {"source": "d", "destination": "s", "destination_type": "queue"}
     binding = {**ends, "vhost": "/", "routing_key": "", "arguments": {}}
     file = tmp_path / "definitions.json"

@@ -37,7 +37,7 @@ def policy(name: str, definition: dict[str, Any]) -> dict[str, Any]:
 
 DEFINITIONS = {
     "queues": [queue("q", "quorum"), queue("s", "stream")],
-    "exchanges": [exchange("x", "topic"), exchange("later", "x-delayed-message")],
+    "exchanges": [exchange("x", "topic"), exchange("later", "x-recent-history")],
     "bindings": [
         binding("x", "q"),
         binding("x", "s"),

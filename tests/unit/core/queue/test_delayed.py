@@ -18,8 +18,8 @@ def test_delayed_messages_come_when_they_are_due_in_order_of_return() -> None:
         delayed.add(span(first, first + 2), due_ms)
     assert (delayed.count, delayed.size_bytes, delayed.next_due_ms()) == (8, 40, 20)
     assert [(due_ms, s.first) for due_ms, s in delayed] == [(20, 4), (20, 6), (30, 1), (40, 8)]
-    assert delayed.pop_due(19) == []
-    assert [s.first for s in delayed.pop_due(20)] == [4, 6]
+    assert delayed.pop_due(19, 9) == []
+    assert [s.first for s in delayed.pop_due(20, 9)] == [4, 6]
     assert (delayed.count, delayed.size_bytes, delayed.next_due_ms()) == (4, 20, 30)
     assert [s.first for s in delayed.clear()] == [1, 8]
     assert (delayed.count, delayed.size_bytes, delayed.next_due_ms()) == (0, 0, None)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from brokerd.rpc.v1 import messages_pb2
-from brokerd.server.grpc import batch_publisher
+from brokerd.server.grpc import batch_publisher, rpc_call
 from tests.unit.server.grpc.test_publish_stream import (
     GOOD,
     WAIT_S,
@@ -213,6 +213,26 @@ async def test_a_user_who_is_deleted_hears_why() -> None:
             code, text = await failure(answer)
             assert (code, text) == (grpc.StatusCode.ABORTED, "320: user 'guest' is deleted")
         assert publishers(server) == []
+
+
+async def test_a_member_that_stops_answers_what_was_taken_and_takes_no_more() -> None:
+    services = Services()
+    groups = services.queues.groups
+    async with served(services) as (stub, server):
+        taken = call(stub, request(1))
+        await until(lambda: bool(groups.sent))
+        stopping = asyncio.create_task(server.stop())
+        (connection,) = server._connections
+        await until(lambda: connection.http2.is_leaving)
+        (left,) = connection.calls.values()
+        # As long as a stream has.
+        assert left._deadline is not None
+        assert left._deadline.when() > asyncio.get_running_loop().time() + rpc_call.ANSWERS_S - 1
+        assert (await failure(call(stub, request(1))))[0] is grpc.StatusCode.UNAVAILABLE
+        groups.answer()
+        assert ranges((await taken).confirmed) == [(1, 1)]
+        await asyncio.wait_for(stopping, WAIT_S)
+        assert groups.sent == []
 
 
 class BrokenStream:

@@ -19,15 +19,19 @@ from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc.consume_stream import WINDOW_MAX, ConsumeStream
+from brokerd.server.queues import deliveries
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.deliveries import DeliveryHub
 from tests.unit.core.queue_driver import QueueDriver
-from tests.unit.server.grpc.test_publish_stream import Services
+from tests.unit.server.grpc.test_publish_stream import Services, until
 from tests.unit.server.messages import fakes
 
 Settlement = messages_pb2.Settlement
 #: Turns of the loop after which nothing is under way any more.
 TURNS = 30
+#: So often that, after which an answer waits for time to pass, and after which it does not come.
+PATIENT_ROUNDS = 10
+ANSWERS_ROUNDS = 100
 
 
 class Member(Services):
@@ -43,7 +47,11 @@ class Member(Services):
         self.queues = made
         self.groups = made
         self.queue_client = QueueClient(fakes.turn(made, "n0"), 1)
-        self.deliveries = DeliveryHub(lambda *_: None)
+        self.deliveries = DeliveryHub(self.queue_client.resume)
+        #: The leader is dying: what it hands out does not arrive.
+        self.is_cut = False
+        #: Consumers that the new leader has yet to hear of: it sends them nothing.
+        self._unheard: set[effects.ConsumerId] = set()
 
     @property
     def view(self) -> Any:
@@ -52,8 +60,17 @@ class Member(Services):
     def refusal(self, uid: int) -> str:
         return ""
 
+    def knows(self, uid: int) -> bool:
+        return True
+
     def queue_of(self, uid: int) -> Any:
         return self.catalog.view.queue("/", "q")
+
+    def elect(self) -> None:
+        """There is a new leader."""
+        self.is_cut = False
+        self._unheard = {consumer.id for consumer in self.deliveries.consumers()}
+        self.deliveries.leader_changed(self.queue_of(0).uid)
 
     def send(self, uid: int, command: bytes, done: Any, *_: Any, **__: Any) -> None:
         def answer() -> None:
@@ -82,7 +99,11 @@ class Member(Services):
 
     def _realise(self, outcome: Outcome) -> None:
         for effect in outcome.effects:
+            if isinstance(effect, effects.Resumed):
+                self._unheard.discard(effect.consumer)
             if isinstance(effect, effects.Deliver):
+                if self.is_cut or effect.consumer in self._unheard:
+                    continue
                 parts = [(run, self.contents_of(run)) for run in effect.runs]
                 self.deliveries.deliver(effect.consumer, parts)
 
@@ -310,6 +331,26 @@ async def test_a_withdrawal_returns_what_a_slow_client_was_not_sent() -> None:
     await close(client, other)
 
 
+async def test_what_is_withdrawn_after_a_change_of_leader_can_be_had_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The new leader's repetitions are told from it: it comes again as it was."""
+    monkeypatch.setattr(deliveries, "RESUMED_S", 0.01)
+    member = Member()
+    client = Client(member, 2)
+    await rest()
+    member.is_cut = True
+    member.fill(1)
+    client.ask("withdraw")
+    member.elect()
+    await until(lambda: not client.asked)
+    assert (client.unused, client.received, member.driver.ready) == (2, [], 1)
+    client.grant(1)
+    await rest()
+    assert [each.redelivered for each in client.received] == [False]
+    await close(client)
+
+
 async def test_what_was_sent_can_be_settled_after_the_subscription() -> None:
     member = Member()
     client = Client(member, 3)
@@ -336,9 +377,8 @@ async def test_messages_that_get_lost_on_the_way_end_the_call(what: str) -> None
     member.limits = member.limits.model_copy(update={"operation_timeout_ms": 20})
     client = Client(member, 5)
     await rest()
-    hub, member.deliveries = member.deliveries, DeliveryHub(lambda *_: None)
+    member.is_cut = True
     member.fill(2)
-    member.deliveries = hub
     client.ask(what)
     with pytest.raises(AttributeError, match="abort"):
         # The made-up context has no way to say it.
@@ -363,9 +403,19 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["grant", "settle", "requeue"]), st.integers(0, 5)),
         st.tuples(st.sampled_from(["close", "hold", "read", "look"]), st.just(0)),
         st.tuples(st.sampled_from(["withdraw", "drain", "drain", "cancel"]), st.just(0)),
+        st.tuples(st.sampled_from(["die", "elect"]), st.just(0)),
     ),
     max_size=40,
 )
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time can be made to pass."""
+
+    passed_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.passed_s
 
 
 class Model:
@@ -403,14 +453,28 @@ class Model:
             (client.is_open.clear if what == "hold" else client.is_open.set)()
         elif what in ("withdraw", "drain", "cancel"):
             client.ask(what)
+        elif what == "die":
+            self.member.is_cut = True
+        elif what == "elect":
+            self.member.elect()
         if what == "look":
             await rest()
 
     async def quiet(self) -> None:
         """Let everybody have its answers who reads; each takes some turns."""
+        if self.member.is_cut:
+            self.member.elect()
         await rest()
-        while any(client.asked and client.is_open.is_set() for client in self.clients):
+        clock = asyncio.get_running_loop()
+        assert isinstance(clock, Clock)
+        for rounds in range(ANSWERS_ROUNDS):
+            if not any(client.asked and client.is_open.is_set() for client in self.clients):
+                break
+            if rounds == PATIENT_ROUNDS:
+                clock.passed_s += deliveries.RESUMED_S
             await rest()
+        else:
+            raise AssertionError("no answer comes")
         await rest()
 
     async def look(self) -> None:
@@ -453,7 +517,9 @@ class Model:
 def test_two_consumers_share_a_queue_by_their_credit(
     bursts: list[tuple[int, list[tuple[str, int]]]],
 ) -> None:
-    """Random bursts of credit, settlements and ends, whatever of them is under way at once."""
+    """Random bursts of credit, settlements and ends, whatever of them is under way at once, and
+    whatever a leader that dies has yet to send.
+    """
 
     async def play() -> None:
         model = Model()
@@ -467,7 +533,8 @@ def test_two_consumers_share_a_queue_by_their_credit(
         await close(*model.clients)
         assert model.member.driver.unacked == 0
 
-    asyncio.run(play())
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        runner.run(play())
 
 
 @pytest.mark.parametrize(

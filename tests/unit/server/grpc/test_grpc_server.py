@@ -128,7 +128,7 @@ async def test_calls_of_all_kinds_end_when_the_member_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A status that says so, not a connection that breaks."""
-    monkeypatch.setattr(rpc_call, "GRACE_S", 0.05)
+    monkeypatch.setattr(rpc_call, "ANSWERS_S", 0.05)
     async with served() as (service, channel, server):
         one = channel.unary_unary("/t.T/One")(b"wait", metadata=GOOD, timeout=WAIT_S)
         watch = channel.unary_stream("/t.T/Watch")(b"", metadata=GOOD, timeout=WAIT_S)

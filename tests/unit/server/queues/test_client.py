@@ -17,6 +17,7 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.queues.client import QueueClient
 from brokerd.server.queues.turn import Turn
+from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver
 
 UID = 70_000
@@ -131,6 +132,16 @@ async def test_who_asks_in_vain_learns_why(
     rig.leaders.error = error
     with pytest.raises(told, match=r"damaged|no leader"):
         await rig.client.purge(UID)
+
+
+async def test_a_queue_without_a_leader_is_named(rig: Rig) -> None:
+    catalog = CatalogDriver()
+    catalog.queue("q")
+    record = catalog.view.queue("/", "q")
+    client = QueueClient(rig.client._turn, 2.5, {UID: record}.get)
+    rig.leaders.error = GroupUnavailable(UID, 2.5)
+    with pytest.raises(Unavailable, match=r"^no leader of queue 'q' in vhost '/' answered within"):
+        await client.purge(UID)
 
 
 async def test_a_queue_that_is_gone_has_ended_and_takes_no_consumer(rig: Rig) -> None:

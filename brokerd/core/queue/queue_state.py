@@ -681,8 +681,7 @@ class QueueState:
                 result.append(effects.DeadLettersWaiting())
         if self._job_changed:
             self._job_changed = False
-            if self.job is not None:
-                result.append(effects.JobUnderWay())
+            result.append(effects.JobUnderWay())
         self._effects = []
         return result
 

@@ -351,8 +351,7 @@ class ReadySpans:
 
     def insert(self, at: int, span: Span) -> None:
         """Put a span back where `find_from` found its number."""
-        if span.acquired_count:
-            self._out += span.end - span.first
+        self._out += (span.end - span.first) * (span.acquired_count > 0)
         head, middle = len(self.head), len(self.middle)
         item = self._at(at) if at < head + middle else None
         if isinstance(item, Block) and item.firsts[0] < span.first:

@@ -244,7 +244,9 @@ class JobRun:
                     continue
                 each = await self._look(browsed)
                 if each is not None:
-                    held_up = None if each.way is None else self.sending.is_held_up(each.way)
+                    held_up = (
+                        None if each.way is None else self.sending.windows.is_held_up(each.way)
+                    )
                     if held_up is False:
                         # It answers: its messages keep their order.
                         found.place, found.is_held_up = browsed.place, True
@@ -255,7 +257,7 @@ class JobRun:
                         found.chosen.append(each)
                         if each.way is not None:
                             size += len(each.way.content[2])
-                            self.sending.reserve(each.way)
+                            self.sending.windows.reserve(each.way)
                 self.progress.status.looked_at += 1
             found.place = walked.place
             if found.place is None or self._clock() >= until_s:
@@ -382,7 +384,7 @@ class JobRun:
             if self.job().stopped_by is not None:
                 if self._clock() >= until_s:
                     self.sending.give_up(UNANSWERED)
-            elif silent := self.sending.silent():
+            elif silent := self.sending.windows.silent():
                 status.state = JobState.PAUSED
                 status.why = f"queue '{silent}' does not answer"
             if self.sending.count:
@@ -408,7 +410,7 @@ class JobRun:
                 self.sending.send_off(each.run, each.group, each.way)
             elif each.way is not None:
                 # Somebody else was faster.
-                self.sending.release(each.way)
+                self.sending.windows.release(each.way)
         self.sending.flush()
 
     def _warn(self, error: Unavailable) -> None:
@@ -444,7 +446,7 @@ class JobRun:
             self.sending.put_back(run.first)
             return
         if way is not None:
-            self.sending.reserve(way)
+            self.sending.windows.reserve(way)
         self.sending.send_off(run, group, way)
 
     async def _settle(self) -> None:

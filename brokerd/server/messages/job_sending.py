@@ -79,10 +79,74 @@ class _EachNumbered:
             self.stream.publish([queue], contents, number)
 
 
-class Sending:
-    """State: messages on their way, windows by target, and what is to be told to the queue.
+class Windows:
+    """State: the windows of a job's targets, by uid."""
 
-    Invariant: a window counts the copies in `_copies` of its target, and those about to go.
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._windows: dict[int, Window] = {}
+
+    def __getitem__(self, uid: int) -> Window:
+        """Return the window of a queue that something was reserved for."""
+        return self._windows[uid]
+
+    def of(self, queue: Queue) -> Window:
+        """Return a queue's window."""
+        return self._windows.setdefault(queue.uid, Window(queue.name))
+
+    def is_held_up(self, way: Way) -> bool | None:
+        """Say whether a target has no room: True if others need not wait for it; None: it has."""
+        now_s = self._clock()
+        windows = [self.of(queue) for queue in way.targets]
+        if any(window.is_slow(now_s) for window in windows):
+            return True
+        return None if all(window.has_room() for window in windows) else False
+
+    def has_slow(self) -> bool:
+        """Tell whether a target is slow that has not been given up."""
+        now_s = self._clock()
+        slow = [window for window in self._windows.values() if window.is_slow(now_s)]
+        return not all(window.is_given_up for window in slow)
+
+    def forgive(self) -> None:
+        """Nothing waits to go again: who refused something is asked anew."""
+        for window in self._windows.values():
+            window.refuses = False
+
+    def silent(self) -> str:
+        """Return the name of a queue that has owed an answer for long, "" if there is none."""
+        now_s = self._clock()
+        for window in self._windows.values():
+            if window.messages and not window.refuses and now_s - window.since_s >= SILENT_S:
+                return window.name
+        return ""
+
+    def reserve(self, way: Way) -> None:
+        """A message is about to be taken: count it in its targets' windows."""
+        for queue in way.targets:
+            window = self.of(queue)
+            if not window.messages:
+                window.since_s = self._clock()
+            window.messages += 1
+            window.bytes += len(way.content[2])
+
+    def release(self, way: Way) -> None:
+        """It could not be taken."""
+        for queue in way.targets:
+            self.count_out(queue.uid, len(way.content[2]))
+
+    def count_out(self, uid: int, size: int) -> None:
+        """A copy has its answer, or none is waited for."""
+        window = self._windows[uid]
+        window.messages -= 1
+        window.bytes -= size
+        window.since_s = self._clock()
+
+
+class Sending:
+    """State: messages on their way, and what is to be told to the queue.
+
+    Invariant: `windows` count the copies in `_copies`, and those that are about to go.
     """
 
     def __init__(
@@ -105,7 +169,7 @@ class Sending:
         #: By number of the copy: the message and the target.
         self._copies: dict[int, tuple[int, int]] = {}
         self._next_copy = 0
-        self._windows: dict[int, Window] = {}
+        self.windows = Windows()
         self._gone: list[Range] = []
         self._staying: list[Range] = []
 
@@ -144,60 +208,16 @@ class Sending:
         """Nothing more is heard of what is on its way."""
         self._stream.close()
 
-    # ---- windows --------------------------------------------------------------------------------
-
-    def is_held_up(self, way: Way) -> bool | None:
-        """Say whether a target has no room: True if others need not wait for it; None: it has."""
-        now_s = self._clock()
-        windows = [self._window(queue) for queue in way.targets]
-        if any(window.is_slow(now_s) for window in windows):
-            return True
-        return None if all(window.has_room() for window in windows) else False
-
     def is_given_up(self, way: Way) -> bool:
         """Tell whether a target has refused too often."""
-        return any(self._window(queue).is_given_up for queue in way.targets)
+        return any(self.windows.of(queue).is_given_up for queue in way.targets)
 
     def waits_for_slow(self) -> bool:
         """Tell whether targets are waited for that others went ahead of."""
-        if not self._pending:
-            for window in self._windows.values():
-                window.refuses = False
-            return False
-        now_s = self._clock()
-        slow = [window for window in self._windows.values() if window.is_slow(now_s)]
-        return not all(window.is_given_up for window in slow)
-
-    def silent(self) -> str:
-        """Return the name of a queue that has owed an answer for long, "" if there is none."""
-        now_s = self._clock()
-        for window in self._windows.values():
-            if window.messages and not window.refuses and now_s - window.since_s >= SILENT_S:
-                return window.name
-        return ""
-
-    def _window(self, queue: Queue) -> Window:
-        return self._windows.setdefault(queue.uid, Window(queue.name))
-
-    def reserve(self, way: Way) -> None:
-        """A message is about to be taken: count it in its targets' windows."""
-        for queue in way.targets:
-            window = self._window(queue)
-            if not window.messages:
-                window.since_s = self._clock()
-            window.messages += 1
-            window.bytes += len(way.content[2])
-
-    def release(self, way: Way) -> None:
-        """It could not be taken."""
-        for queue in way.targets:
-            self._count_out(queue.uid, len(way.content[2]))
-
-    def _count_out(self, uid: int, size: int) -> None:
-        window = self._windows[uid]
-        window.messages -= 1
-        window.bytes -= size
-        window.since_s = self._clock()
+        if self._pending:
+            return self.windows.has_slow()
+        self.windows.forgive()
+        return False
 
     # ---- on the way -----------------------------------------------------------------------------
 
@@ -244,9 +264,9 @@ class Sending:
         self._changed()
 
     def _copy_answered(self, pending: Pending, uid: int, is_taken: bool) -> None:
-        self._count_out(uid, pending.size)
+        self.windows.count_out(uid, pending.size)
         pending.waiting.discard(uid)
-        self._windows[uid].refuses = not is_taken
+        self.windows[uid].refuses = not is_taken
         if is_taken:
             pending.confirmed.add(uid)
         else:
@@ -274,7 +294,7 @@ class Sending:
     def _stays(self, number: int, pending: Pending, reason: str) -> None:
         del self._pending[number]
         for uid in pending.waiting:
-            self._count_out(uid, pending.size)
+            self.windows.count_out(uid, pending.size)
         self.put_back(number)
         self._progress.stayed(pending.group, reason)
 
@@ -300,8 +320,8 @@ class Sending:
         pending.tries += 1
         if pending.tries > len(RETRIES_S):
             for uid in pending.refused:
-                self._windows[uid].is_given_up = True
-        if any(self._windows[uid].is_given_up for uid in pending.refused):
+                self.windows[uid].is_given_up = True
+        if any(self.windows[uid].is_given_up for uid in pending.refused):
             self._stays(number, pending, REFUSED)
             return
         pending.refused.clear()
@@ -316,5 +336,5 @@ class Sending:
             self._done(number, pending.group)
             return
         pending.waiting = {queue.uid for queue in left}
-        self.reserve(Way(way.address, way.content, way.result, left))
+        self.windows.reserve(Way(way.address, way.content, way.result, left))
         self._send(pending, way, left)

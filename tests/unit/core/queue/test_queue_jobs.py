@@ -168,6 +168,69 @@ def test_a_gap_in_what_was_packed_meanwhile_is_filled_again(
     assert handed_out(q) == list(range(13))
 
 
+@pytest.mark.parametrize("wanted", [[(0, 1), (46, 47)], [(0, 40)], [(0, 48)], [(8, 9), (47, 48)]])
+def test_what_is_far_apart_is_taken_at_once(
+    wanted: list[Range], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_spans, "BLOCK_SPANS", 3)
+    monkeypatch.setattr(ready_spans, "UNPACKED_MIN", 4)
+    q = QueueDriver(**QUORUM)
+    for _ in range(24):
+        q.fill(2)
+    start(q)
+    assert take(q, *wanted) == [list(pair) for pair in wanted]
+    restored(q)
+    settle(q, [], wanted)
+    assert handed_out(q) == list(range(48))
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+@pytest.mark.parametrize("step", [1, 2])
+def test_wherever_it_stands_it_is_taken_and_finds_its_place(
+    size: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Head, blocks and tail: more are packed meanwhile, and what stands before them goes."""
+    monkeypatch.setattr(ready_spans, "BLOCK_SPANS", 3)
+    monkeypatch.setattr(ready_spans, "UNPACKED_MIN", 4)
+    for low in range(0, 48, 5 * step):
+        q = QueueDriver(**QUORUM)
+        for _ in range(24):
+            q.fill(2)
+        start(q)
+        high = min(48, low + size)
+        wanted = [(number, number + step) for number in range(low, high, 2 * step)]
+        wanted = [(first, min(end, 48)) for first, end in wanted]
+        assert take(q, *wanted) == [list(pair) for pair in wanted]
+        restored(q)
+        for _ in range(8):
+            q.fill(1)
+        q.consume("first", prefetch=5)
+        spans = [span for row in q.machine.consumers.rows() for span in row.held]
+        held = [number for span in spans for number in range(span.first, span.end)]
+        settle(q, [], wanted[1::2])
+        settle(q, [], wanted[::2])
+        restored(q)
+        found = handed_out(q)
+        later = [number for number in range(56) if number not in held]
+        assert found == later
+
+
+def test_what_is_at_the_back_is_found_by_its_number_alone() -> None:
+    """R-DL-7: it stands behind higher ones."""
+    q = QueueDriver(**QUORUM, message_ttl_ms=1_000)
+    q.fill(5)
+    q.consume(prefetch=2)
+    q.send(queue_commands.encode_cancel(consumer()))
+    q.requeue((0, 2))
+    start(q)
+    assert take(q, (0, 1)) == [[0, 1]]
+    assert take(q, (0, 1)) == []
+    settle(q, [], [(0, 1)])
+    restored(q)
+    assert sorted(handed_out(q)) == [0, 1, 2, 3, 4]
+    q.tick(2_000)
+
+
 def test_all_priorities_are_searched() -> None:
     q = QueueDriver(max_priority=3)
     q.publish(*(content(priority=priority) for priority in (0, 3, 1, 3)))
@@ -316,6 +379,7 @@ def test_what_a_job_holds_takes_room() -> None:
     assert (drops.ready, drops.count("maxlen_drop")) == (1, 1)
 
 
+@pytest.mark.plain
 def test_it_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_jobs, "HELD_MAX", 3)
     q = QueueDriver()

@@ -13,6 +13,7 @@ from brokerd.core.queue.effects import (
     ConsumerCancelled,
     ConsumerId,
     Deliver,
+    JobUnderWay,
     LeadershipBegun,
     Resumed,
     Run,
@@ -324,3 +325,15 @@ def test_what_a_consumer_here_has_to_wait_for_is_not_read(monkeypatch: pytest.Mo
     rig.leaders.realise(UID, 3, [Deliver(HERE, [RUN, *others])])
     assert rig.hub.delivered == [HERE]
     assert later[-1] == (HERE, others)
+
+
+def test_a_job_is_worked_on_where_its_queue_is_led_in_that_term() -> None:
+    rig = Rig()
+    rig.leaders.realise(UID, 2, [JobUnderWay()])
+    rig.leads(3)
+    rig.leaders.realise(UID, 2, [JobUnderWay()])
+    assert rig.jobs.woken == []
+    rig.leaders.realise(UID, 3, [JobUnderWay()])
+    assert rig.jobs.woken == [(UID, 3)]
+    rig.leaders.leader_changed(UID, NodeId("n1"), 4, False)
+    assert rig.jobs.stopped == [UID]

@@ -17,7 +17,8 @@ from brokerd.core.queue import browse, enqueue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.listings import browse_filters
-from brokerd.server.queues.browsing import LOOKED_MAX, Question, QueueBrowser
+from brokerd.server.queues.browsing import Question, QueueBrowser
+from brokerd.server.queues.walking import Walker
 
 PER_ENTRY, BODY = 10, b"x" * 100
 ROUNDS = 20
@@ -67,7 +68,7 @@ class Leader:
 async def measure(count: int) -> None:
     """Print what pages cost."""
     leader = Leader(count)
-    browser = QueueBrowser(leader, lambda: 1)
+    browser = QueueBrowser(Walker(leader, lambda: 1))
     level = leader.state.store.level_counts()[0][0]
     middle = browse.Place(browse.Stage.FRESH, level, count // 2, 0)
     questions = {
@@ -86,12 +87,25 @@ async def measure(count: int) -> None:
             took.append(1000 * (time.perf_counter() - wall))
         used_ms, took_ms = statistics.median(used), statistics.median(took)
         print(f"{name}: {len(page.messages)} messages, {used_ms:.2f} ms CPU, {took_ms:.1f} ms")
-    matching = browse_filters.compiler(lambda: 1)('headers["a"] == "b" || number < 0')
+    for text in (f"number > {count}", 'headers["a"] == "b"', 'body.matches("y$")'):
+        await look_through(browser, text)
+
+
+async def look_through(browser: QueueBrowser, text: str) -> None:
+    """Print what a filter that finds nothing costs, page after page."""
+    matching = browse_filters.compiler(lambda: 1)(text)
+    looked = 0
+    question = Question(count=500)
     began, wall = time.thread_time(), time.perf_counter()
-    page = await browser.page(1, Question(count=500), matching)
-    used_us = 1e6 * (time.thread_time() - began) / page.looked
-    rate = page.looked / (time.perf_counter() - wall)
-    print(f"filter: {page.looked} of {LOOKED_MAX}, {used_us:.1f} us CPU each, {rate:,.0f} a second")
+    while True:
+        page = await browser.page(1, question, matching)
+        looked += page.looked
+        if page.place is None:
+            break
+        question.place = page.place
+    used_us = 1e6 * (time.thread_time() - began) / looked
+    rate = looked / (time.perf_counter() - wall)
+    print(f"{text}: {looked:,}, {used_us:.1f} us CPU of the loop each, {rate:,.0f} a second")
 
 
 if __name__ == "__main__":

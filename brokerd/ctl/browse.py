@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from brokerd.ctl import completing, output, settings
+from brokerd.ctl import completing, output, settings, triage
 
 _STATES = ("ready", "unacked", "delayed", "all")
 _FORMATS = ("table", "json", "raw")
@@ -18,6 +18,10 @@ _COLUMNS = (
     *("number", "state", "deliveries", "enqueued", "expires", "bytes"),
     *("exchange", "routing_key", "died", "consumer", "payload"),
 )
+#: Messages of one call; there are as many calls as it takes.
+_CALL_COUNT_MAX = 10_000
+#: Of messages as JSON, behind which a table goes no further: it is made as a whole.
+_TABLE_BYTES_MAX = 256 * 1024 * 1024
 #: Of a payload in a table; --formatter json has all that was asked for.
 _SHOWN_CHARACTERS = 60
 
@@ -32,7 +36,7 @@ _SHOWN_CHARACTERS = 60
     metavar="head|tail|NUMBER|TIME",
     help="Where to begin: the next to be delivered, the last ones, a number, a time of arrival.",
 )
-@click.option("--count", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--count", type=click.IntRange(1, 1_000_000), default=20, show_default=True)
 @click.option("--state", type=click.Choice(_STATES), default=None, help="Default: ready.")
 @click.option(
     "--body-bytes",
@@ -68,39 +72,64 @@ def browse(
     # Its own option hides the common one, which has no raw.
     if formatter is not None:
         chosen.formatter = formatter
-    request = admin_pb2.BrowseQueueRequest(
-        vhost=vhost,
-        name=name,
-        count=count,
-        state=state or "",
-        body_bytes=body_bytes,
-        page_token=page_token,
-        filter=chosen_by,
-        base64=chosen.formatter == "raw",
-        **{"from": start},
-    )
+    is_raw = chosen.formatter == "raw"
+    is_program = chosen.formatter in ("raw", "json")
+    rows: list[dict[str, Any]] = []
+    progress = triage.Progress()
+    left, size, counts = count, 0, {}
+
+    def request(token: str) -> Any:
+        return admin_pb2.BrowseQueueRequest(
+            vhost=vhost,
+            name=name,
+            count=min(left, _CALL_COUNT_MAX),
+            state=state or "",
+            body_bytes=body_bytes,
+            page_token=token,
+            filter=chosen_by,
+            base64=is_raw,
+            # What a token goes on with it knows.
+            **{"from": "" if token else start},
+        )
+
+    token = page_token
     with connect(chosen) as client:
-        rows: list[dict[str, Any]] = []
-        looked_at, token, counts = 0, "", {}
-        for page in client.stream("BrowseQueue", request):
-            rows += map(json.loads, page.messages)
-            looked_at += page.looked_at
-            token, counts = page.next_page_token, dict(page.counts)
-    if chosen.formatter == "raw":
-        for row in rows:
-            sys.stdout.buffer.write(_body(row))
-        sys.stdout.buffer.flush()
-    elif chosen.formatter == "json":
-        for row in rows:
-            # ASCII, so that no payload steers a terminal.
-            click.echo(json.dumps(row, separators=(",", ":")))
-    else:
+        try:
+            for page in triage.pages(client, "BrowseQueue", request, page_token):
+                found = list(map(json.loads, page.messages))
+                left -= len(found)
+                token, counts = page.next_page_token, dict(page.counts)
+                progress.add(page.looked_at, counts, state or "")
+                if is_program:
+                    progress.end()
+                    _print(found, is_raw=is_raw)
+                else:
+                    rows += found
+                    size += sum(len(message) for message in page.messages)
+                if left <= 0 or size >= _TABLE_BYTES_MAX:
+                    break
+        finally:
+            progress.end()
+    if not is_program:
         chosen.say(f"Messages of queue '{name}' in vhost '{vhost}' ...")
         output.rows(chosen, _COLUMNS, [_shown(row) for row in rows])
         held = ", ".join(f"{value:,} {key}" for key, value in sorted(counts.items()))
+        looked_at = progress.looked_at
         chosen.say(f"Shown {len(rows):,} of {looked_at:,} looked at; the queue has {held}.")
     if token:
         click.echo(f"There is more: --page-token {token}", err=True)
+
+
+def _print(rows: list[dict[str, Any]], *, is_raw: bool) -> None:
+    """Print messages as they come."""
+    if is_raw:
+        for row in rows:
+            sys.stdout.buffer.write(_body(row))
+        sys.stdout.buffer.flush()
+        return
+    for row in rows:
+        # ASCII, so that no payload steers a terminal.
+        click.echo(json.dumps(row, separators=(",", ":")))
 
 
 def _body(row: dict[str, Any]) -> bytes:

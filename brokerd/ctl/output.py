@@ -43,7 +43,7 @@ def rows(
         if settings.headers:
             click.echo("\t".join(columns))
         for row in found:
-            click.echo("\t".join(_tab_free(cell(row.get(column))) for column in columns))
+            click.echo("\t".join(printable(cell(row.get(column))) for column in columns))
     elif not streams:
         click.echo()
 
@@ -115,7 +115,7 @@ def record(settings: Settings, fields: Row) -> None:
     width = max(map(len, fields), default=0) if formatter == "pretty" else 0
     for name, value in fields.items():
         separator = "  " if formatter == "pretty" else "\t"
-        click.echo(f"{name.ljust(width)}{separator}{_tab_free(cell(value))}")
+        click.echo(f"{name.ljust(width)}{separator}{printable(cell(value))}")
 
 
 def section(title: str, lines: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ def section(title: str, lines: Sequence[str]) -> None:
     click.secho(title, bold=True)
     click.echo()
     for line in lines or ["(none)"]:
-        click.echo(_tab_free(line))
+        click.echo(printable(line))
     click.echo()
 
 
@@ -146,7 +146,7 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def _tab_free(text: str) -> str:
+def printable(text: str) -> str:
     """Return text that neither breaks a line nor steers the terminal: names may be anything."""
     if text.isprintable():
         return text
@@ -167,10 +167,12 @@ def _pretty(settings: Settings, columns: Sequence[str], found: Sequence[Row]) ->
         header_style="bold cyan",
     )
     for column in columns:
-        table.add_column(column, overflow="fold", justify=_justify(column, found))
+        widths = [len(cell(row.get(column))) for row in found]
+        is_short = max(widths, default=0) <= _UNBROKEN_CHARACTERS
+        table.add_column(column, overflow="fold", justify=_justify(column, found), no_wrap=is_short)
     for row in found:
         table.add_row(
-            *(Text(_tab_free(cell(row.get(c))), style=_style(row.get(c))) for c in columns)
+            *(Text(printable(cell(row.get(c))), style=_style(row.get(c))) for c in columns)
         )
     Console(highlight=False).print(table)
 
@@ -181,6 +183,9 @@ def _justify(column: str, found: Sequence[Row]) -> Any:
     return "right" if values and is_number else "left"
 
 
+#: Values of a column that stand on one line each even where the table is too wide: numbers,
+#: fingerprints.
+_UNBROKEN_CHARACTERS = 12
 #: What a person should see first.
 _STYLES = {
     "running": "green",

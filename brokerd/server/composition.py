@@ -52,8 +52,19 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
-from brokerd.server.listings import browse_filters, browses, client_calls, memory_breakdown
+from brokerd.server.listings import (
+    browse_filters,
+    client_calls,
+    jobs,
+    look_guard,
+    memory_breakdown,
+    target_rooms,
+    triage_pages,
+)
+from brokerd.server.listings.browses import Browses
+from brokerd.server.listings.job_ports import QueueJobs
 from brokerd.server.listings.totals import MemberTotals
+from brokerd.server.listings.triages import Triages
 from brokerd.server.loop.tasks import Tasks, log_failure
 from brokerd.server.loop.timers import DeadlineWheel
 from brokerd.server.management import door as management
@@ -82,6 +93,8 @@ from brokerd.server.memory.alarms import AlarmListeners, AlarmMonitor
 from brokerd.server.messages.dead_letter_publisher import DeadLetterPublisher
 from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.federation_ports import MemberTopology
+from brokerd.server.messages.job_run import Around
+from brokerd.server.messages.job_workers import JobWorkers
 from brokerd.server.messages.partial_messages import PartialMessages
 from brokerd.server.messages.refused_publishes import RefusedPublishes
 from brokerd.server.messages.reply_to import Replies
@@ -107,6 +120,7 @@ from brokerd.server.queues.leaders import CatalogOptions, QueueLeaders
 from brokerd.server.queues.replicas import Listeners, QueueGroups
 from brokerd.server.queues.turn import Turn
 from brokerd.server.queues.vanished import VanishedQueues
+from brokerd.server.queues.walking import Walker
 from brokerd.server.runtime import MemberRuntime
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -201,6 +215,7 @@ class Messages:
     tracer: Tracer
     objects: MemberObjects
     dead_letter_publisher: DeadLetterPublisher
+    job_workers: JobWorkers
     leaders: QueueLeaders
 
 
@@ -236,7 +251,7 @@ def build(given: Dependencies) -> Member:
     """Build a member; ConfigError if what is configured makes no sense."""
     base = _base(given)
     access = _access(base)
-    messages, members = _rooms(base, given.ask)
+    messages, members = _rooms(base, access, given.ask)
     queue_groups = _queue_groups(base, messages, members)
     catalog_events = _catalog_events(base, access, messages, members, queue_groups)
     events = MemberEvents(_event_listeners(base, access, messages, members, catalog_events))
@@ -318,7 +333,7 @@ def _nudge(catalog: MemberCatalog, client: QueueClient) -> Callable[[int], None]
     return lambda uid: catalog.nudge() if uid == CATALOG_GROUP else client.nudge(uid)
 
 
-def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
+def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     dropped = Dropped(queues.ends.dropped)
@@ -344,6 +359,17 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
     dead_letter_publisher = DeadLetterPublisher(queues, client, routing, process, spawn)
+    around = Around(
+        node=process.node,
+        queues=queues,
+        client=client,
+        routing=routing,
+        view=view,
+        audit=base.audit,
+        alarm=access.alarms.reason,
+        clock_ms=process.clock_ms,
+    )
+    job_workers = JobWorkers(around, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
         identity=process,
@@ -351,6 +377,7 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
         replicas=host,
         deliveries=deliveries,
         dead_letters=dead_letter_publisher,
+        jobs=job_workers,
         options=options,
         wake_members=membership.wake,
         write_later=catalog.write_later,
@@ -359,7 +386,14 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
     quorum_calls.serve(calls, host, leaders.led, membership.stuck)
     replies = Replies(process, host, view)
     messages = Messages(
-        routing, deliveries, replies, tracer, objects, dead_letter_publisher, leaders
+        routing=routing,
+        deliveries=deliveries,
+        replies=replies,
+        tracer=tracer,
+        objects=objects,
+        dead_letter_publisher=dead_letter_publisher,
+        job_workers=job_workers,
+        leaders=leaders,
     )
     leadership = Leadership(host, base.lifecycle.has_failed)
     this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
@@ -408,12 +442,13 @@ def _rooms(base: CoreServices, ask: Ask) -> tuple[Messages, Members]:
 
 def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> QueueGroups:
     leaders, letters, hub = messages.leaders, messages.dead_letter_publisher, messages.deliveries
+    workers = messages.job_workers
     queues, view = base.queues, base.catalog.view
     vanished = VanishedQueues(queues, base.host, messages.routing.dropped)
     base.catalog.restoring_listeners.append(lambda: vanished.remember(view.queues()))
     listeners = Listeners(
         opened=members.refill.opened,
-        leaving=(leaders.replica_closed, letters.stop),
+        leaving=(leaders.replica_closed, letters.stop, workers.stop),
         left=(hub.leader_changed,),
         vanishing=vanished.vanishing,
         ending=(
@@ -421,6 +456,7 @@ def _queue_groups(base: CoreServices, messages: Messages, members: Members) -> Q
             leaders.forget,
             members.stuck.forget,
             letters.stop,
+            workers.stop,
             members.consumed.forget,
         ),
         ended=(hub.group_gone,),
@@ -561,7 +597,7 @@ def build_fronts(member: Member) -> Fronts:
     )
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host), peers)
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
-    looks = _browses(base, access, members)
+    looks = _looks(base, access, messages, members)
     admin = _admin_services(base, access, messages, members, runtime, looks)
     client_calls.serve(members.calls, admin)
     servicers = Servicers(
@@ -712,15 +748,31 @@ def _management_services(
         routing=messages.routing,
         connect_here=endpoints.connect_here,
         browses=admin.browses,
+        triages=admin.triages,
+        jobs=admin.jobs,
         blocking_reason=access.alarms.reason,
     )
 
 
-def _browses(base: CoreServices, access: Access, members: Members) -> browses.Browses:
-    browser = QueueBrowser(base.queues, base.process.clock_ms)
+@dataclass(slots=True)
+class Looks:
+    """Looks at the messages of queues, and what is done with them."""
+
+    browses: Browses
+    triages: Triages
+    jobs: QueueJobs
+
+
+def _looks(base: CoreServices, access: Access, messages: Messages, members: Members) -> Looks:
+    walker = Walker(base.queues, base.process.clock_ms)
     compiled = browse_filters.compiler(base.process.clock_ms)
-    browse_calls.serve(members.calls, base.host, browser, compiled)
-    sources = browses.Sources(
+    browse_calls.serve(members.calls, base.host, QueueBrowser(walker), compiled)
+    pages = triage_pages.TriagePages(
+        walker, triage_pages.Catalog(messages.routing, base.catalog.view), compiled
+    )
+    triage_pages.serve(members.calls, base.host, pages)
+    target_rooms.serve(members.calls, base.process.node, base.queues)
+    sources = look_guard.Sources(
         view=base.catalog.view,
         admission=access.admission,
         members=members.cluster,
@@ -729,7 +781,22 @@ def _browses(base: CoreServices, access: Access, members: Members) -> browses.Br
         refusal=base.groups.refusal,
         check_filter=compiled,
     )
-    return browses.Browses(sources)
+    guard = look_guard.LookGuard(sources)
+    return Looks(Browses(guard), Triages(guard), _jobs(base, messages, members))
+
+
+def _jobs(base: CoreServices, messages: Messages, members: Members) -> QueueJobs:
+    folded = base.host.folded.__contains__
+    jobs.serve(members.calls, base.queues, messages.job_workers, folded)
+    return jobs.Jobs(
+        jobs.Sources(
+            view=base.catalog.view,
+            client=base.queue_client,
+            members=members.cluster,
+            audit=base.audit,
+            clock_ms=base.process.clock_ms,
+        )
+    )
 
 
 def _admin_services(
@@ -738,7 +805,7 @@ def _admin_services(
     messages: Messages,
     members: Members,
     runtime: MemberRuntime,
-    looks: browses.Browses,
+    looks: Looks,
 ) -> AdminServices:
     return AdminServices(
         callers=access.callers,
@@ -756,5 +823,7 @@ def _admin_services(
         deliveries=messages.deliveries,
         variables=base.variables,
         runtime=runtime,
-        browses=looks,
+        browses=looks.browses,
+        triages=looks.triages,
+        jobs=looks.jobs,
     )

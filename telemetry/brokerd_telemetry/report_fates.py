@@ -35,6 +35,7 @@ _KINDS = {
             "dropped": "dropped",
             "refused": "refused",
             "purged": "purged",
+            "taken_by_jobs": "sent on or deleted by jobs",
             "gone_with_queue": "went with it",
             "waiting": "waiting",
         },

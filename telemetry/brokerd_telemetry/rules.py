@@ -25,6 +25,9 @@ DAY_WINDOWS = 24
 #: So long nothing came to a queue and nothing was taken, or nothing was taken of what lies there.
 DEAD_DAYS, HOARDER_DAYS = 14.0, 7.0
 DISK_DAYS = 7.0
+#: Queues in which exchanges of type x-delayed-message keep what is not due: nothing consumes them,
+#: and they stand as long as their exchange.
+DELAYED_PREFIX = "amq.delayed."
 #: Time that messages have waited with no consumer.
 UNREAD_S = 900.0
 
@@ -189,6 +192,8 @@ def _stopped(row: Row, facts: Facts) -> Iterable[Hit]:
 def _never_read(row: Row, facts: Facts) -> Iterable[Hit]:
     unread_s = row.get("unread_s") or 0
     is_box = (row["cluster"], row["vhost"], row["queue"]) in facts.letter_boxes
+    if row["queue"].startswith(DELAYED_PREFIX):
+        return
     if unread_s >= UNREAD_S and not row.get("c_ack_last") and not is_box:
         yield _unread(row, unread_s, "nobody has ever acknowledged one")
 
@@ -230,6 +235,8 @@ def _fills(least_s: float, most_s: float) -> Check:
 
 def _idle(row: Row, _: Facts) -> Iterable[Hit]:
     """Dead: no client uses it, and it is empty.  Hoarder: it keeps what no client takes."""
+    if row["queue"].startswith(DELAYED_PREFIX):
+        return
     days = row["idle_out_s"] / DAY_S
     if row["ready"] or row["unacked"]:
         if days >= HOARDER_DAYS:

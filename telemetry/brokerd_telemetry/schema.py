@@ -28,9 +28,9 @@ CLOCK_S_MIN = 5.0
 QUEUE_COUNTERS = (
     "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue", "rejected", "expired", "maxlen_drop",
     "over_limit", "orphaned", "purged", "refused", "dl_out", "dl_confirmed", "dl_lost",
-    "get_empty", "default_limit_drop",
+    "get_empty", "default_limit_drop", "job_out",
 )  # fmt: skip
-REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged", "job_out")
 QUEUE_GAUGES = (
     "ready", "unacked", "ready_bytes", "unacked_bytes", "head_age_ms", "consumers",
     "prefetch_sum", "dl_pending", "dl_pending_age_ms",
@@ -39,7 +39,7 @@ ENDS = ("deleted", "expired_queue")
 #: Where a message can be at the end of an hour (fates_1h), but for what is not known.
 FATES = (
     "routed", "alternate_exchange", "returned", "dropped", "refused", "dead_lettered", "delivered",
-    "purged", "gone_with_queue", "waiting",
+    "purged", "taken_by_jobs", "gone_with_queue", "waiting",
 )  # fmt: skip
 LIMITS = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
 

@@ -89,7 +89,6 @@ OPTIONS: list[dict[str, Any]] = [
     },
     {"alternate_exchange": "alt", "max_length": 6, "message_ttl_ms": 70},
     {"consumer_timeout_ms": 40, "max_length": 6},
-    {"expires_ms": 40, "expiry_waits": True, "dead_letter_exchange": "dlx", "message_ttl_ms": 70},
     # The default limit: only failures end a message, and what is dropped for it is counted.
     {
         "queue_type": "quorum",
@@ -151,6 +150,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.gone: set[int] = set()
         #: Of consumers that have some: how many more they were granted than they were handed out.
         self.credit: dict[ConsumerId, int] = {}
+        #: Numbers that the job holds, and how many jobs have taken out for good.
+        self.at_job: set[int] = set()
+        self.job_out = 0
 
     #: Commands tried so far, over all examples.
     steps: ClassVar[int] = 0
@@ -236,12 +238,14 @@ class QueueAgainstModel(RuleBasedStateMachine):
                 left = set(numbers(effect.runs))
                 assert not left & self.gone, "left twice"
                 assert not left & self.held.keys(), "left while someone holds it"
+                assert not left & self.at_job, "left while the job holds it"
                 self.gone |= left
 
     def hand_out(self, who: ConsumerId, run: Run) -> None:
         row = next((r for r in self.machine.consumer_rows() if r["consumer"] == who), None)
         for number in range(run.first, run.first + run.length):
             assert number not in self.held, "handed out while someone holds it"
+            assert number not in self.at_job, "handed out while the job holds it"
             assert number not in self.gone, "handed out after it had left"
             assert run.acquired_count == self.handed_out.get(number, 0)
             assert run.delivery_count == self.count_of(number)
@@ -557,6 +561,77 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if after["dl_pending"]:
             assert self.machine.options.letters_target()[0] is not None
 
+    def worker(self, kind: str, ranges: list[Range], other: list[Range], is_late: bool) -> bytes:
+        """A command of the job's worker; of an earlier leader's, if it is late."""
+        job = self.machine.query_job()
+        number = self.machine.last_job_id if job is None else job.id
+        term = self.meta.term - is_late
+        if kind == "take":
+            return queue_commands.encode_job_take(number, term, ranges)
+        if kind == "settle":
+            return queue_commands.encode_job_settle(number, term, ranges, other, "so far")
+        return queue_commands.encode_job_end(number, term, "receipt")
+
+    @rule(
+        data=st.data(),
+        step=st.sampled_from(["start", "take", "take", "take", "settle", "settle", "end", "stop"]),
+        is_late=st.sampled_from([False, False, False, True]),
+    )
+    def work_on_a_job(self, data: st.DataObject, step: str, is_late: bool) -> None:
+        job = self.machine.query_job()
+        if step == "start":
+            reply = self.apply(queue_commands.encode_job_start("order", "u")).reply
+            assert ("refused" in queue_commands.decode_reply(reply)) == (job is not None)
+        elif step == "stop":
+            reply = self.apply(queue_commands.encode_job_stop("u")).reply
+            assert ("refused" in queue_commands.decode_reply(reply)) == (job is None)
+        elif step == "take":
+            self.take_by_number(data, is_late)
+        elif step == "settle":
+            self.settle_job(data, is_late)
+        else:
+            before = self.machine.query_receipts()
+            self.apply(self.worker("end", [], [], is_late))
+            if job is not None and not is_late:
+                self.at_job.clear()
+                assert self.machine.query_job() is None
+                assert self.machine.query_receipts()[-1] == (job.id, "receipt")
+            else:
+                assert self.machine.query_receipts() == before
+
+    def take_by_number(self, data: st.DataObject, is_late: bool) -> None:
+        job = self.machine.query_job()
+        ready = {n for span in self.machine.store for n in range(span.first, span.end)}
+        starts = st.sampled_from(sorted(ready | {0}))
+        lows = data.draw(st.lists(starts, min_size=1, max_size=4))
+        ranges = [(low, low + data.draw(st.integers(1, 4))) for low in lows]
+        reply = self.apply(self.worker("take", ranges, [], is_late)).reply
+        pairs = queue_commands.decode_reply(reply)["taken"]
+        taken = {n for low, high in pairs for n in range(low, high)}
+        if job is None or job.stopped_by is not None or is_late:
+            assert not taken, "taken without a job"
+            return
+        asked = {n for low, high in ranges for n in range(low, high)}
+        assert taken == {n for n in asked & ready if n < job.end}, "not what was ready of it"
+        self.at_job |= taken
+        self.seen |= taken
+
+    def settle_job(self, data: st.DataObject, is_late: bool) -> None:
+        mine = st.lists(st.sampled_from(sorted(self.at_job | {0})), unique=True)
+        gone, staying = data.draw(mine), data.draw(mine)
+        pairs = [[(n, n + 1) for n in numbers] for numbers in (gone, staying)]
+        left = len(self.at_job & set(gone))
+        job = self.machine.query_job()
+        self.apply(self.worker("settle", *pairs, is_late))
+        if job is None:
+            return
+        self.job_out += left
+        self.at_job.difference_update(gone)
+        self.gone |= set(gone) if left == len(gone) else set()
+        if not is_late:
+            self.at_job.difference_update(staying)
+            assert job.progress == "so far"
+
     @rule()
     def replica_restarts_from_a_snapshot(self) -> None:
         data = self.machine.snapshot()
@@ -571,7 +646,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.machine.check_invariants()
         view = self.machine.overview()
         counters = view["counters"]
-        assert view["unacked"] == len(self.held)
+        assert view["unacked"] == len(self.held) + len(self.at_job)
+        assert view["held_by_job"] == len(self.at_job)
+        assert counters["job_out"] == self.job_out
         pending = counters["dl_out"] - counters["dl_confirmed"] - counters["dl_lost"]
         assert view["dl_pending"] == pending - self.sent_on
         assert (counters["over_limit"], counters["default_limit_drop"]) == (

@@ -11,7 +11,9 @@ from typing import Any
 import duckdb
 
 _HOUR = "t0 - t0 % 3600000000"
-_LEFT = ("ack", "rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+_LEFT = (
+    "ack", "rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged", "job_out",
+)  # fmt: skip
 _OUT = f"({' + '.join(_LEFT)})"
 _COUNTED = (
     *_LEFT, "enq", "enq_bytes", "dlv", "dl_out", "dl_confirmed", "dl_lost", "redlv",

@@ -208,6 +208,15 @@ def test_a_queue_is_idle_when_dead_or_when_it_keeps_what_nobody_takes() -> None:
     assert "keeps 7 messages (100 octets), and nothing was taken for 8 days" in hoarder.message
 
 
+def test_a_queue_in_which_an_exchange_keeps_messages_needs_no_consumer() -> None:
+    row = {"cluster": "c", "vhost": "/", "ready_last": 5, "unread_s": 9e5, "c_ack_last": 0}
+    row |= {"ready": 5, "unacked": 0, "bytes": 9, "idle_out_s": 9e9, "idle_in_s": 9e9}
+    for name in ("Q-UNREAD", "IDLE"):
+        check = rules.BY_ID[name].check
+        assert list(check(row | {"queue": "q"}, Facts()))
+        assert not list(check(row | {"queue": "amq.delayed.later"}, Facts()))
+
+
 def useless(state: str, **fields: Any) -> list[Hit]:
     row = {"vhost": "/", "policy_kind": "policy", "policy": "p", "apply_to": "queues",
            "priority": 3, "state": state, "matched": 0, "lost_to": None, **fields}  # fmt: skip

@@ -29,6 +29,7 @@ KINDS = frozenset(
         Kind.PURGE,
         Kind.DELETE,
         Kind.CHANNEL_DOWN,
+        Kind.JOB_START,
     }
 )
 

@@ -118,6 +118,11 @@ class DeadLettersWaiting:
 
 
 @dataclass(slots=True)
+class JobUnderWay:
+    """The worker beside the leader has a job to do, or to end."""
+
+
+@dataclass(slots=True)
 class ConsumerCancelled:
     """Tell the client that its consumer is gone (R-CS-6)."""
 

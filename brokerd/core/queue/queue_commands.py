@@ -63,6 +63,11 @@ class Kind(IntEnum):
     PUBLISHERS_ENDED = 20
     JOINED_SETTLEMENTS = 21
     DEAD_LETTERS_DISCARD = 22
+    JOB_START = 23
+    JOB_TAKE = 24
+    JOB_SETTLE = 25
+    JOB_STOP = 26
+    JOB_END = 27
 
 
 class ReturnCause(IntEnum):
@@ -288,6 +293,53 @@ def encode_dead_letters_discard() -> bytes:
     Reply: JSON {"messages": count}.
     """
     return _json(Kind.DEAD_LETTERS_DISCARD, {})
+
+
+def encode_job_start(order: str, user: str) -> bytes:
+    """Begin a job of a user's, which covers all that is in the queue now.
+
+    Reply: JSON {"ok": true, "id": its number} or {"refused": 406, "text": …} while one is under
+    way.
+    """
+    return _json(Kind.JOB_START, {"order": order, "user": user})
+
+
+def encode_job_take(job: int, term: int, ranges: Sequence[Range]) -> bytes:
+    """Take messages in hand: of these, those that are ready and that the job covers.
+
+    term: in which the worker's leader leads; others are not heard.
+    Reply: JSON {"taken": [[low, high], …]}.
+    """
+    return _json(Kind.JOB_TAKE, {"id": job, "term": term, "ranges": ranges})
+
+
+def encode_job_settle(
+    job: int,
+    term: int,
+    gone: Sequence[Range],
+    staying: Sequence[Range] = (),
+    progress: str | None = None,
+) -> bytes:
+    """All targets of `gone` have confirmed, or they are deleted: they leave the queue.
+
+    staying: are ready again, where they were.  progress: what the next leader's worker goes on
+    with; None: as it was.
+    """
+    fields: dict[str, Any] = {"id": job, "term": term, "gone": gone, "staying": staying}
+    return _json(Kind.JOB_SETTLE, fields if progress is None else fields | {"progress": progress})
+
+
+def encode_job_stop(user: str) -> bytes:
+    """Have the job take nothing more.
+
+    Reply: JSON {"ok": true, "id": its number} or {"refused": 404, "text": …}.
+    """
+    return _json(Kind.JOB_STOP, {"user": user})
+
+
+def encode_job_end(job: int, term: int, receipt: str) -> bytes:
+    """The job is over.  What it still holds is ready again."""
+    return _json(Kind.JOB_END, {"id": job, "term": term, "receipt": receipt})
 
 
 def decode_json(data: bytes) -> dict[str, Any]:

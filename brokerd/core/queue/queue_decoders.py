@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Range
@@ -20,6 +20,7 @@ from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueHead
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
+from brokerd.core.queue.queue_jobs import ORDER_CHARACTERS_MAX, PROGRESS_CHARACTERS_MAX
 from brokerd.core.queue_options import QueueOptions, kept
 
 #: What decoding raises for bytes that are no command (json and unicode errors are ValueErrors).
@@ -99,6 +100,58 @@ class Node:
     leads: bool = False
     #: Of a channel that ended, by consumer tag: what its client was sent; None: not known.
     written: dict[str, list[Range]] | None = None
+
+
+@dataclass(slots=True)
+class JobStart:
+    """Begin a job."""
+
+    order: str
+    user: str
+
+
+@dataclass(slots=True)
+class JobStop:
+    """End a job early."""
+
+    user: str
+
+
+class OfJob(Protocol):
+    """A command of a job's worker."""
+
+    id: int
+    #: In which its leader leads.
+    term: int
+
+
+@dataclass(slots=True)
+class JobTake:
+    """Messages that a job is to have in hand."""
+
+    id: int
+    term: int
+    ranges: list[Range]
+
+
+@dataclass(slots=True)
+class JobSettle:
+    """Messages that a job has done with."""
+
+    id: int
+    term: int
+    gone: list[Range]
+    staying: list[Range]
+    progress: str | None
+
+
+@dataclass(slots=True)
+class JobEnd:
+    """A job is over."""
+
+    id: int
+    term: int
+    receipt: str
 
 
 def _enqueue(data: bytes) -> Enqueue:
@@ -240,6 +293,43 @@ def _only_ranges(data: bytes) -> list[Range]:
     return _pairs(queue_commands.decode_json(data)["ranges"])
 
 
+def _job_start(data: bytes) -> JobStart:
+    command = queue_commands.decode_json(data)
+    order = _bounded(_text(command["order"]), ORDER_CHARACTERS_MAX)
+    return JobStart(order, _text(command["user"]))
+
+
+def _job_take(data: bytes) -> JobTake:
+    command = queue_commands.decode_json(data)
+    ranges = _pairs(command["ranges"])
+    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges)
+
+
+def _job_settle(data: bytes) -> JobSettle:
+    command = queue_commands.decode_json(data)
+    progress = command.get("progress")
+    if progress is not None:
+        progress = _bounded(_text(progress), PROGRESS_CHARACTERS_MAX)
+    gone, staying = _pairs(command["gone"]), _pairs(command["staying"])
+    return JobSettle(_integer(command["id"]), _integer(command["term"]), gone, staying, progress)
+
+
+def _job_stop(data: bytes) -> JobStop:
+    return JobStop(_text(queue_commands.decode_json(data)["user"]))
+
+
+def _job_end(data: bytes) -> JobEnd:
+    command = queue_commands.decode_json(data)
+    receipt = _bounded(_text(command["receipt"]), PROGRESS_CHARACTERS_MAX)
+    return JobEnd(_integer(command["id"]), _integer(command["term"]), receipt)
+
+
+def _bounded(text: str, characters_max: int) -> str:
+    if len(text) > characters_max:
+        raise ValueError(f"longer than {characters_max} characters")
+    return text
+
+
 def _pairs(value: Any) -> list[Range]:
     return _checked([(_integer(low), _integer(high)) for low, high in value])
 
@@ -319,6 +409,11 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.ONCE: _once,
     Kind.PUBLISHERS_ENDED: queue_commands.decode_publishers_ended,
     Kind.JOINED_SETTLEMENTS: _joined,
+    Kind.JOB_START: _job_start,
+    Kind.JOB_TAKE: _job_take,
+    Kind.JOB_SETTLE: _job_settle,
+    Kind.JOB_STOP: _job_stop,
+    Kind.JOB_END: _job_end,
 }
 
 

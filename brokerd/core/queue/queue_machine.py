@@ -4,7 +4,7 @@ Deterministic and total: the same commands bring the same state, replies and eff
 replica, and a command that cannot be done is answered, never raised.  It reads no clock (time
 comes with each command), holds no message bodies (they stay in the log; effects say where), and
 sends nothing (effects are data, realised by the leader).  The server's drivers use it; its parts
-are `queue_state`, `queue_store`, `consumers`, `enqueuers`, `dead_letters`,
+are `queue_state`, `queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_jobs`,
 `queue_decoders`, `queue_snapshot`.
 
 Each command: time passes (expiry, lost consumers), the command acts, and then the queue serves:
@@ -37,9 +37,11 @@ from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueue_commands import EnqueueStatus, encode_enqueue_reply
 from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
+from brokerd.core.queue.queue_jobs import RECEIPTS_MAX, Job, Receipt
 from brokerd.core.queue.queue_state import DELIVERIES_PER_COMMAND_MAX, QueueState
 from brokerd.core.queue.queue_store import Entry, Span, runs_of
 from brokerd.core.queue_options import QueueOptions
+from brokerd.core.ranges import normalize
 
 #: Level of a message without a priority, on quorum queues that tell levels apart (R-PRI-2).
 QUORUM_PRIORITY = 4
@@ -92,7 +94,11 @@ class QueueMachine(QueueState):
             return [effects.QueueDeleted(self.deleted)]
         # Automatic acknowledgement settles when handing out: nothing could be sent again.
         begun: list[Any] = [effects.LeadershipBegun(tuple(self.query_resuming_consumers()))]
-        return [*begun, effects.DeadLettersWaiting()] if self.letters.count else begun
+        if self.letters.count:
+            begun.append(effects.DeadLettersWaiting())
+        if self.job is not None:
+            begun.append(effects.JobUnderWay())
+        return begun
 
     def snapshot(self) -> bytes:
         """Return the state without message bodies."""
@@ -114,6 +120,8 @@ class QueueMachine(QueueState):
         is_used = self.consumers.registered or self.unacked or self.letters.count or self.suspected
         if is_used or self.delayed.count or self.deleted is not None or self.more_to_deliver:
             return None
+        if self.job is not None or self.receipts:
+            return None
         if len(self.enqueuers) > ENQUEUERS_MAX or self.store.memory_bytes() > MESSAGES_BYTES_MAX:
             return None
         return QueueMachine, self.summary()
@@ -127,14 +135,18 @@ class QueueMachine(QueueState):
         return queue_commands.encode_tick()
 
     def overview(self) -> dict[str, Any]:
-        """Return counters and gauges (design/telemetry.md §6.5)."""
-        head = self.store.head()
+        """Return counters and gauges (design/telemetry.md §6.5).
+
+        What a job holds is told with what consumers do: nothing can be handed out of it.
+        """
+        head, job_bytes = self.store.head(), self.bytes_held_by_job
         return {
             "counters": dict(self.counters),
             "ready": self.store.ready,
-            "unacked": self.unacked,
+            "unacked": self.unacked + self.held_by_job,
             "ready_bytes": self.store.ready_bytes,
-            "unacked_bytes": self.unacked_bytes,
+            "unacked_bytes": self.unacked_bytes + job_bytes,
+            "held_by_job": self.held_by_job,
             "delayed": self.delayed.count,
             "head_enqueued_ms": head.entry.enqueued_ms if head else None,
             "consumers": self.consumers.registered,
@@ -200,6 +212,20 @@ class QueueMachine(QueueState):
         """Return the dead letters that a worker has taken and not settled, in death order."""
         return self.letters.held()
 
+    def query_job(self) -> Job | None:
+        """Return the job under way, to be looked at only."""
+        return self.job
+
+    def query_not_ready(self, end: int) -> tuple[int, int]:
+        """Return how many messages of a lower number consumers hold, and how many are delayed."""
+        held = [span for consumer in self.consumers.rows() for span in consumer.held]
+        delayed = [span for _, span in self.delayed]
+        return _below(held, end), _below(delayed, end)
+
+    def query_receipts(self) -> tuple[Receipt, ...]:
+        """Return those of the last jobs that have ended, the newest last."""
+        return self.receipts
+
     # -- once -------------------------------------------------------------------------------
 
     def _once(self, meta: Meta, command: client_sessions.Once) -> bytes:
@@ -223,7 +249,7 @@ class QueueMachine(QueueState):
 
     def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
         held = self.store.ready + self.unacked + self.delayed.count + self.letters.count
-        if held and self._quorum and options.queue_type != "quorum":
+        if (held or self.held_by_job) and self._quorum and options.queue_type != "quorum":
             # Each type has an order of its own for what comes back.  The other way round a machine
             # that was made without a type learns it, which a publish may precede.
             return _refusal(406, "the type of a queue that holds messages cannot change")
@@ -529,7 +555,7 @@ class QueueMachine(QueueState):
         answer: dict[str, Any] = {"deleted": False, "messages": messages, "consumers": consumers}
         if command.if_unused and consumers:
             return _json({**answer, "refused": 406, "text": "in use"})
-        if command.if_empty and messages:
+        if command.if_empty and (messages or self.held_by_job):
             return _json({**answer, "refused": 406, "text": "not empty"})
         self._end(command.cause)
         return _json({**answer, "deleted": True})
@@ -553,6 +579,63 @@ class QueueMachine(QueueState):
         for span in self.letters.settle(ranges):
             self.counters["dl_confirmed"] += span.end - span.first
             self.store.release(span)
+        return _OK
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def _job_start(self, meta: Meta, command: queue_decoders.JobStart) -> bytes:
+        if self.job is not None:
+            user = self.job.user
+            return _refusal(406, f"job {self.job.id} of user '{user}' is under way on this queue")
+        self.last_job_id += 1
+        self.job = Job(
+            self.last_job_id, command.order, command.user, self.clock_ms, self.next_number
+        )
+        self._job_changed = True
+        return _json({"ok": True, "id": self.job.id})
+
+    def _job_take(self, meta: Meta, command: queue_decoders.JobTake) -> bytes:
+        job = self.job
+        if job is None or not _is_of(command, job, meta) or job.stopped_by is not None:
+            return _json({"taken": []})
+        spans = self.store.take(job.may_take(command.ranges))
+        taken = normalize([(span.first, span.end) for span in spans])
+        job.hold(spans)
+        return _json({"taken": taken})
+
+    def _job_settle(self, meta: Meta, command: queue_decoders.JobSettle) -> bytes:
+        """A confirmation counts, whichever leader's worker received it; all else is for the worker
+        of this term, since the last leader's may not know what this one's is sending.
+        """
+        job = self.job
+        if job is None or job.id != command.id:
+            return _OK
+        for span in job.let_go(command.gone):
+            job.gone += span.end - span.first
+            self.counters["job_out"] += span.end - span.first
+            self.store.release(span)
+        if _is_of(command, job, meta):
+            self._back_from_job(job.let_go(command.staying))
+            if command.progress is not None:
+                job.progress = command.progress
+        return _OK
+
+    def _job_stop(self, meta: Meta, command: queue_decoders.JobStop) -> bytes:
+        job = self.job
+        if job is None:
+            return _refusal(404, "no job is under way on this queue")
+        if job.stopped_by is None:
+            job.stopped_by = command.user
+            self._job_changed = True
+        return _json({"ok": True, "id": job.id})
+
+    def _job_end(self, meta: Meta, command: queue_decoders.JobEnd) -> bytes:
+        job = self.job
+        if job is not None and _is_of(command, job, meta):
+            self._back_from_job(job.held.clear())
+            self.job = None
+            receipts = (*self.receipts, Receipt(job.id, command.receipt))
+            self.receipts = receipts[-RECEIPTS_MAX:]
         return _OK
 
     # -- messages coming in: duplicates, reject-publish limits, TTL, priority --------------------
@@ -739,12 +822,21 @@ class QueueMachine(QueueState):
             self._dead_runs("maxlen", options.dead_letter_exchange).append(run)
 
 
+def _below(spans: list[Span], end: int) -> int:
+    return sum([max(0, min(span.end, end) - span.first) for span in spans])
+
+
 def _json(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _refusal(code: int, text: str) -> bytes:
     return _json({"refused": code, "text": text})
+
+
+def _is_of(command: queue_decoders.OfJob, job: Job, meta: Meta) -> bool:
+    """Say whether a command is about this job and of the worker beside the present leader."""
+    return command.id == job.id and command.term == meta.term
 
 
 _OK = _json({"ok": True})
@@ -773,6 +865,9 @@ _REPLIES_OF_DELETED: dict[int, bytes] = {
     Kind.DELETE: _json({"deleted": True, "messages": 0, "consumers": 0}),
     Kind.DEAD_LETTERS_DISCARD: _json({"messages": 0, "deleted": True}),
     Kind.DEAD_LETTERS_CHECKOUT: _json({"letters": [], "exchange": None, "routing_key": None}),
+    Kind.JOB_START: _GONE,
+    Kind.JOB_STOP: _GONE,
+    Kind.JOB_TAKE: _json({"taken": []}),
 }
 
 _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
@@ -798,4 +893,9 @@ _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
     Kind.ONCE: QueueMachine._once,
     Kind.PUBLISHERS_ENDED: QueueMachine._publishers_ended,
     Kind.JOINED_SETTLEMENTS: QueueMachine._settle_joined,
+    Kind.JOB_START: QueueMachine._job_start,
+    Kind.JOB_TAKE: QueueMachine._job_take,
+    Kind.JOB_SETTLE: QueueMachine._job_settle,
+    Kind.JOB_STOP: QueueMachine._job_stop,
+    Kind.JOB_END: QueueMachine._job_end,
 }

@@ -21,6 +21,7 @@ from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueuers import EnqueuerKey
+from brokerd.core.queue.queue_jobs import Job, Receipt
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.core.queue.queue_store import Block, Entry, Place, Span, Store
 from brokerd.core.queue_options import QueueOptions, kept
@@ -91,6 +92,9 @@ def encode(state: QueueState) -> bytes:
         "more_to_deliver": state.more_to_deliver,
         "doubtful_end": state.doubtful_end,
         "blocks": blocks,
+        "job": None if state.job is None else _job_row(state.job),
+        "last_job_id": state.last_job_id,
+        "receipts": state.receipts,
     }
     text = json.dumps(fields, separators=(",", ":")).encode()
     numbers = struct.pack(f"<{len(entries) + len(spans)}q", *entries, *spans)
@@ -120,6 +124,11 @@ def decode_into(state: QueueState, data: bytes) -> None:
     state.timeout_check_ms = fields["timeout_check_ms"]
     state.refusing = fields["refusing"]
     state.doubtful_end = fields["doubtful_end"]
+    # Snapshots of before there were jobs have none of these.
+    state.last_job_id = fields.get("last_job_id", 0)
+    state.receipts = tuple([Receipt(number, text) for number, text in fields.get("receipts", ())])
+    if (job := fields.get("job")) is not None:
+        state.job = _job(entries, job)
     letters.taken_term = fields["taken_term"]
     letters.next_order = fields["letters_order"]
     for key, next_sequence, refused in fields["enqueuers"]:
@@ -253,3 +262,21 @@ def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
 
 def _letter_row(letter: DeadSpan) -> list[Any]:
     return [_row(letter.span), letter.reason, letter.time_ms, letter.order]
+
+
+_JOB_FIELDS = ("id", "order", "user", "started_ms", "end")
+
+
+def _job_row(job: Job) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(job, name) for name in _JOB_FIELDS}
+    row |= {"stopped_by": job.stopped_by, "progress": job.progress, "gone": job.gone}
+    return row | {"held": [_row(span) for span in job.held]}
+
+
+def _job(entries: dict[int, Entry], row: dict[str, Any]) -> Job:
+    job = Job(*[row[name] for name in _JOB_FIELDS])
+    job.stopped_by = row["stopped_by"]
+    job.progress = row["progress"]
+    job.gone = row["gone"]
+    job.hold(_span(entries, held) for held in row["held"])
+    return job

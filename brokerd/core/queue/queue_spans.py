@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 
 from brokerd.core.queue import enqueue_commands
 from brokerd.core.queue.effects import Run
+from brokerd.core.ranges import RangeSet
 
 
 class Entry:
@@ -174,6 +175,19 @@ class Span:
     def size_bytes(self) -> int:
         """Return the accounted size."""
         return self.entry.bytes_of(self.first, self.end)
+
+
+def cut(span: Span, wanted: RangeSet, taken: list[Span]) -> list[Span]:
+    """Add what is wanted of a span to `taken`, and return the rest of it."""
+    rest = wanted.missing(span.first, span.end)
+    if rest and rest[0] == (span.first, span.end):
+        return [span]
+    low = span.first
+    for first, end in [*rest, (span.end, span.end)]:
+        if low < first:
+            taken.append(span.part(low, first))
+        low = end
+    return [span.part(first, end) for first, end in rest]
 
 
 def runs_of(spans: list[Span]) -> list[Run]:

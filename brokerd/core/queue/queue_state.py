@@ -22,6 +22,7 @@ from brokerd.core.queue.delayed import Delayed
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueuers import Enqueuers
 from brokerd.core.queue.queue_commands import ReturnCause
+from brokerd.core.queue.queue_jobs import Job, Receipt
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
 from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.core.ranges import RangeSet
@@ -33,9 +34,11 @@ COUNTERS: tuple[str, ...] = (
     "refused", "dl_out", "dl_confirmed", "dl_lost", "get_empty",
     # Of over_limit: for the default limit, and without a dead letter exchange.
     "default_limit_drop",
+    # Taken out by jobs: sent on, or deleted.
+    "job_out",
 )  # fmt: skip
 
-REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged", "job_out")
 
 #: The counter for each dead-letter reason (R-DLX-2, R-DL-3).
 _COUNTER_OF_REASON = {
@@ -57,8 +60,8 @@ class QueueState:
     """One queue's messages, consumers and books.
 
     Invariants (see `check_invariants`): message numbers are dense from 0; every message is in
-    exactly one place (a FIFO, a consumer's hands, the delayed, the dead letters, or gone);
-    enq - ack - removals == ready + unacked + delayed.
+    exactly one place (a FIFO, a consumer's hands, the delayed, a job's hands, the dead letters, or
+    gone); enq - ack - removals == ready + unacked + delayed + held by the job.
     """
 
     def __init__(self, options: QueueOptions | None = None) -> None:
@@ -73,6 +76,11 @@ class QueueState:
         self.delayed = Delayed()
         self.enqueuers = Enqueuers()
         self.senders = Senders()
+        self.job: Job | None = None
+        #: Of the last job that was started; they rise from 1.
+        self.last_job_id = 0
+        #: Of the last jobs that have ended, the newest last.
+        self.receipts: tuple[Receipt, ...] = ()
         self.next_number = 0
         self.unacked = 0
         self.unacked_bytes = 0
@@ -102,6 +110,7 @@ class QueueState:
         #: For the delivery limit, to nowhere.
         self._given_up: list[Run] = []
         self._letters_added = False
+        self._job_changed = False
         #: maxlen_drop before this command changed the settings.
         self._trimmed_from: int | None = None
         self._configure()
@@ -118,7 +127,14 @@ class QueueState:
         assert self.unacked == sum(span.end - span.first for span in held)
         assert self.unacked_bytes == sum(span.size_bytes() for span in held)
         delayed = [span for _, span in self.delayed]
-        spans = [*self.store, *held, *delayed, *(letter.span for letter in self.letters)]
+        at_job: list[Span] = []
+        if self.job is not None:
+            self.job.check()
+            assert self.job.id == self.last_job_id
+            assert self.job.end <= self.next_number
+            at_job = list(self.job.held)
+        letters = [letter.span for letter in self.letters]
+        spans = [*self.store, *held, *delayed, *at_job, *letters]
         numbers = sorted((span.first, span.end) for span in spans)
         for (_, end), (first, _) in pairwise(numbers):
             assert end <= first, "a message is in two places"
@@ -132,7 +148,7 @@ class QueueState:
         assert live == {index: entry.live for index, entry in entries.items()}
         counters = self.counters
         gone = counters["ack"] + sum(counters[name] for name in REMOVALS)
-        here = self.store.ready + self.unacked + self.delayed.count
+        here = self.store.ready + self.unacked + self.delayed.count + self.held_by_job
         assert counters["enq"] - gone == here, "the books do not balance"
         assert counters["enq"] == self.next_number
         assert all(count >= 0 for count in counters.values())
@@ -156,6 +172,16 @@ class QueueState:
     def letters_of_old(self) -> int:
         """Return how many dead letters wait though the settings no longer have it so (R-ALO-9)."""
         return 0 if self._at_least_once else self.letters.count
+
+    @property
+    def held_by_job(self) -> int:
+        """Return how many messages the job has in hand."""
+        return 0 if self.job is None else self.job.held.count
+
+    @property
+    def bytes_held_by_job(self) -> int:
+        """Return the bytes of those."""
+        return 0 if self.job is None else self.job.size_bytes
 
     @property
     def _counts_rejects_only(self) -> bool:
@@ -219,11 +245,14 @@ class QueueState:
 
     def _limited(self) -> tuple[int, int]:
         """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
-        store = self.store
+        ready, ready_bytes = self.store.ready, self.store.ready_bytes
+        if self.job is not None:
+            # They may come back, and nothing must have taken their room.
+            ready, ready_bytes = ready + self.job.held.count, ready_bytes + self.job.size_bytes
         if not self._quorum:
-            return store.ready, store.ready_bytes
+            return ready, ready_bytes
         letters, delayed = self.letters, self.delayed
-        ready, ready_bytes = store.ready + delayed.count, store.ready_bytes + delayed.size_bytes
+        ready, ready_bytes = ready + delayed.count, ready_bytes + delayed.size_bytes
         if not self._at_least_once:
             # Those of older settings take no room from what comes under these.
             return ready, ready_bytes
@@ -479,6 +508,17 @@ class QueueState:
             # As in _put_back.
             self._trim()
 
+    def _back_from_job(self, spans: list[Span]) -> None:
+        """Messages that a job had in hand are ready again, each where it was: no delivery, and
+        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.
+        """
+        has_returns = self._quorum and not self._returns_to_the_back
+        for span in reversed(spans):
+            if has_returns and span.acquired_count:
+                self.store.add(span, Place.FRONT)
+            else:
+                self.store.put_back(span)
+
     def _delay_ms(self, span: Span, failed: bool) -> int:
         """Return how long a returned message has to wait (R-QQ-24)."""
         options = self.options
@@ -571,13 +611,15 @@ class QueueState:
         saved = self._save_orphans()
         delayed = self.delayed.clear()
         ready = self.store.ready + sum(s.end - s.first for s in delayed)
+        unacked = self.unacked + self.held_by_job
         self.counters["purged"] += ready
-        self.counters["orphaned"] += self.unacked
-        self._tell_dropped(cause, ready + self.unacked - saved, self._lose_letters())
+        self.counters["orphaned"] += unacked
+        self._tell_dropped(cause, ready + unacked - saved, self._lose_letters())
         for consumer in self.consumers.clear():
             self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
         self.store.forget()
         self.unacked = self.unacked_bytes = 0
+        self.job, self.receipts = None, ()
         self.enqueuers.clear()
         self.suspected.clear()
         self.more_to_deliver = False
@@ -592,6 +634,9 @@ class QueueState:
         if exchange is None:
             return 0
         spans = [span for consumer in self.consumers.rows() for span in consumer.held]
+        if self.job is not None:
+            # Some may have been sent on; which, is not known before all targets have confirmed.
+            spans += self.job.held
         if self.options.orphan_scope == "all":
             spans += [*self.store, *(span for _, span in self.delayed)]
         if spans:
@@ -634,6 +679,10 @@ class QueueState:
             self._letters_added = False
             if self.letters.count:
                 result.append(effects.DeadLettersWaiting())
+        if self._job_changed:
+            self._job_changed = False
+            if self.job is not None:
+                result.append(effects.JobUnderWay())
         self._effects = []
         return result
 

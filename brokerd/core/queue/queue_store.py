@@ -8,11 +8,11 @@ Entries and spans themselves are in `queue_spans.py`, what is far from both ends
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from brokerd.core.message import Range
-from brokerd.core.queue.queue_spans import Entry, Span, append_run, runs_of
+from brokerd.core.queue.queue_spans import Entry, Span, append_run, cut, runs_of
 from brokerd.core.queue.ready_spans import Block, ReadySpans
 from brokerd.core.ranges import Pieces, RangeSet
 
@@ -199,6 +199,50 @@ class Store:
             span = self._pop_level(self._order[0], limit)
         self._forget(span)
         return span
+
+    def take(self, ranges: Sequence[Range]) -> list[Span]:
+        """Remove messages by number, wherever they stand, and return them; what is not ready is
+        passed over.  ranges: ascending, disjoint.
+        """
+        wanted = RangeSet(ranges)
+        taken = self._take_returns(wanted) if self._returns else []
+        for priority in list(self._order):
+            level = self._levels[priority]
+            found: list[Span] = []
+            for low, high in ranges:
+                found += level.back.take(low, high)
+            found += level.fresh.take(wanted)
+            level.count -= sum([span.end - span.first for span in found])
+            if not level.fresh and not level.back:
+                del self._levels[priority]
+                self._order.remove(priority)
+            taken += found
+        for span in taken:
+            self._forget(span)
+        return taken
+
+    def _take_returns(self, wanted: RangeSet) -> list[Span]:
+        taken: list[Span] = []
+        left: deque[Span] = deque()
+        for span in self._returns or ():
+            left.extend(cut(span, wanted, taken))
+        self._returns = left or None
+        return taken
+
+    def put_back(self, span: Span) -> None:
+        """Make messages ready that `take` removed, at their numbers in their level."""
+        self.ready += span.end - span.first
+        self.ready_bytes += span.size_bytes()
+        if span.expires_ms is not None:
+            self.expiring += span.end - span.first
+        level = self._level(span.level)
+        level.count += span.end - span.first
+        at = level.fresh.find_from(span.first, 0)
+        if at:
+            level.fresh.insert(at, span)
+        else:
+            # Before all that was never handed out, as what came back to where it was is.
+            level.back.add(span)
 
     def pop_expired(self, now_ms: int, every_fifo: bool) -> list[Span]:
         """Remove the messages that have expired at the heads of the FIFOs.

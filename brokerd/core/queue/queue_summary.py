@@ -51,7 +51,8 @@ def encode(state: QueueState) -> bytes:
     """Return a queue's summary as it is."""
     store, options, used_ms = state.store, state.options, state.last_used_ms
     head, limit = store.head(), options.delivery_limit
-    ready, unacked, letters = store.ready, state.unacked, state.letters.count
+    # What a job holds is told with what consumers do, as in the overview.
+    ready, unacked, letters = store.ready, state.unacked + state.held_by_job, state.letters.count
     consumers, counters = state.consumers.registered, state.counters
     levels = store.level_counts()
     numbers = _NUMBERS.pack(
@@ -61,7 +62,7 @@ def encode(state: QueueState) -> bytes:
         letters,
         state.letters_of_old,
         store.ready_bytes,
-        state.unacked_bytes,
+        state.unacked_bytes + state.bytes_held_by_job,
         consumers,
         1 if ready and not consumers else 0,
         UNKNOWN if limit is None else min(limit, NUMBER_MAX),

@@ -10,13 +10,15 @@ Only `queue_store.py` and `queue_snapshot.py` use it.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from operator import mul
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-from brokerd.core.queue.queue_spans import Entry, Span
+from brokerd.core.queue.queue_spans import Entry, Span, cut
+from brokerd.core.ranges import RangeSet
 
 #: Spans per block: the arrays' own size must not count, and unpacking one must not be felt.
 BLOCK_SPANS = 256
@@ -78,6 +80,10 @@ class Block:
             expiry = None if expires_ms == _NEVER else expires_ms
             yield Span(entry, first, first + count, expiry, level)
 
+    def rows(self, start: int, stop: int) -> Block:
+        """Return a block of some of the entries; at least one."""
+        return Block(*[column[start:stop] for column in self.columns()])
+
     def messages(self) -> int:
         """Return how many messages there are."""
         return sum(self.counts)
@@ -137,6 +143,21 @@ def _is_before(item: Span | Block, number: int, since_ms: int) -> bool:
     return item.firsts[-1] + item.counts[-1] <= number or item.enqueued[-1] < since_ms
 
 
+def _insert(fifo: deque[Span | Block], at: int, span: Span) -> None:
+    """Put a span before the item at a position, joined with its neighbours where it joins them."""
+    left = fifo[at - 1] if at else None
+    right = fifo[at] if at < len(fifo) else None
+    if isinstance(left, Span) and left.end == span.first and left.joins(span):
+        left.end = span.end
+        if isinstance(right, Span) and left.end == right.first and left.joins(right):
+            left.end = right.end
+            del fifo[at]
+    elif isinstance(right, Span) and span.end == right.first and span.joins(right):
+        right.first = span.first
+    else:
+        fifo.insert(at, span)
+
+
 class ReadySpans:
     """First in, first out: `head`, then `middle`, then `tail`.
 
@@ -145,7 +166,7 @@ class ReadySpans:
     (shared, of the whole queue) exactly while their span is not in a block.
     """
 
-    __slots__ = ("_entries", "_plain", "head", "level", "middle", "tail")
+    __slots__ = ("_entries", "_out", "_plain", "head", "level", "middle", "tail")
 
     def __init__(self, level: int, entries: Entries) -> None:
         self.level = level
@@ -155,9 +176,13 @@ class ReadySpans:
         self._entries = entries
         #: So many spans at the end, at least, are plain.
         self._plain = 0
+        #: Messages here that have come back.
+        self._out = 0
 
     def append(self, span: Span) -> None:
         """Put a span behind the last one."""
+        if span.acquired_count:
+            self._out += span.end - span.first
         fifo = self.tail if self.middle else self.head
         if fifo and fifo[-1].end == span.first and fifo[-1].joins(span):
             fifo[-1].end = span.end
@@ -183,10 +208,12 @@ class ReadySpans:
     def pop(self, limit: int) -> Span:
         """Remove up to `limit` messages of the first span."""
         span = self.head[0]
+        if span.acquired_count:
+            self._out -= min(limit, span.end - span.first)
         if span.end - span.first > limit:
-            cut = span.first + limit
-            popped = span.part(span.first, cut)
-            span.first = cut
+            middle = span.first + limit
+            popped = span.part(span.first, middle)
+            span.first = middle
             return popped
         self.head.popleft()
         if not self.head and self.middle:
@@ -219,11 +246,130 @@ class ReadySpans:
                 self.head.append(item)
         if not self.head and self.middle:
             raise ValueError("a FIFO begins with a block")
+        out = [span for span in self.items() if isinstance(span, Span) and span.acquired_count]
+        self._out = sum([span.end - span.first for span in out])
+        self._count_plain()
+
+    def _count_plain(self) -> None:
+        self._plain = 0
         ending = reversed(self.tail if self.middle else self.head)
         for span in islice(ending, BLOCK_SPANS):
             if not is_plain(span):
                 break
             self._plain += 1
+
+    # ---- by number ------------------------------------------------------------------------------
+
+    def take(self, wanted: RangeSet) -> list[Span]:
+        """Remove these messages and return them; what is not here is passed over.
+
+        Those that were never out are found by their number.  Those that came back are looked for
+        from the first one on, only where some are here and not all that is wanted was found.
+        """
+        ranges = wanted.ranges()
+        if not ranges or not self.head:
+            return []
+        taken: list[Span] = []
+        self._take_from(self.find_from(ranges[0][0], 0), ranges[-1][1], wanted, taken)
+        count = sum([span.end - span.first for span in taken])
+        out = sum([span.end - span.first for span in taken if span.acquired_count])
+        if self._out > out and count < wanted.count():
+            again: list[Span] = []
+            self._take_from(0, None, wanted, again)
+            out += sum([span.end - span.first for span in again])
+            taken += again
+        if taken:
+            self._out -= out
+            self._settle_ends()
+        return taken
+
+    def _take_from(self, at: int, high: int | None, wanted: RangeSet, taken: list[Span]) -> None:
+        """Look from a position on, up to the first message of a higher number that was never out;
+        high: None: to the end.
+        """
+        fifos = (self.head, self.middle, self.tail)
+        for fifo in fifos:
+            size = len(fifo)
+            if at >= size:
+                at -= size
+                continue
+            items = cast("deque[Span | Block]", fifo)
+            items.rotate(-at)
+            kept: list[Span | Block] = []
+            is_over = False
+            for _ in range(size - at):
+                item = items[0]
+                is_over = high is not None and not _was_out(item) and _first_of(item) >= high
+                if is_over:
+                    break
+                kept += self._rest(items.popleft(), wanted, taken)
+            items.extendleft(reversed(kept))
+            items.rotate(at)
+            if is_over:
+                return
+            at = 0
+
+    def _rest(self, item: Span | Block, wanted: RangeSet, taken: list[Span]) -> list[Span | Block]:
+        """Add what is wanted of an item to `taken`, and return what is left of it."""
+        rest: list[Span | Block] = []
+        if isinstance(item, Span):
+            rest += cut(item, wanted, taken)
+            return rest
+        done = 0
+        for row, first in enumerate(item.firsts):
+            next_wanted = wanted.first_from(first)
+            if next_wanted is None:
+                break
+            if next_wanted >= first + item.counts[row]:
+                continue
+            if done < row:
+                rest.append(item.rows(done, row))
+            for span in item.rows(row, row + 1).spans(self.level):
+                self._entries[span.entry.index] = span.entry
+                rest += cut(span, wanted, taken)
+            done = row + 1
+        if not done:
+            return [item]
+        if done < len(item):
+            rest.append(item.rows(done, len(item)))
+        return rest
+
+    def _settle_ends(self) -> None:
+        """Something in between has gone, or come: the invariants hold again."""
+        while self.middle:
+            last = self.middle[-1]
+            if isinstance(last, Block):
+                break
+            self.tail.appendleft(last)
+            self.middle.pop()
+        if not self.middle:
+            self.head.extend(self.tail)
+            self.tail.clear()
+        while self.middle and not self.head:
+            self._refill()
+        self._count_plain()
+
+    def insert(self, at: int, span: Span) -> None:
+        """Put a span back where `find_from` found its number."""
+        if span.acquired_count:
+            self._out += span.end - span.first
+        head, middle = len(self.head), len(self.middle)
+        item = self._at(at) if at < head + middle else None
+        if isinstance(item, Block) and item.firsts[0] < span.first:
+            self._insert_into(at - head, item, span)
+        elif at <= head:
+            _insert(cast("deque[Span | Block]", self.head), at, span)
+        elif at < head + middle:
+            _insert(self.middle, at - head, span)
+        else:
+            _insert(cast("deque[Span | Block]", self.tail), at - head - middle, span)
+        self._settle_ends()
+
+    def _insert_into(self, at: int, block: Block, span: Span) -> None:
+        row = bisect_left(block.firsts, span.first)
+        self.middle[at] = block.rows(row, len(block))
+        self.middle.insert(at, span)
+        self.middle.insert(at, block.rows(0, row))
 
     def items(self) -> Iterator[Span | Block]:
         """Yield spans and blocks in order."""
@@ -296,6 +442,8 @@ class ReadySpans:
         """Assert what the class promises."""
         assert self.head or not (self.middle or self.tail), "the head of a FIFO is empty"
         assert self.middle or not self.tail, "a tail behind nothing"
+        out = [span for span in self.items() if isinstance(span, Span) and span.acquired_count]
+        assert self._out == sum([span.end - span.first for span in out])
         assert not self.middle or isinstance(self.middle[-1], Block), "the middle ends in a span"
         for block in self.blocks():
             block.check()

@@ -7,7 +7,9 @@ rests; this counts.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 from brokerd.core.filters.ports import MessageView
 from brokerd.core.triage.histories import History, Source, history_of, was_sent_back
@@ -49,6 +51,35 @@ class Group:
             if self.last_seen_ms is None or seen_ms > self.last_seen_ms:
                 self.last_seen_ms = seen_ms
 
+    def add_group(self, other: Group) -> None:
+        """Count what another look has counted, of other messages of the same history."""
+        self.count += other.count
+        self.bytes += other.bytes
+        self.sent_back += other.sent_back
+        if self.example is None:
+            self.example = other.example
+        first, last = other.first_seen_ms, other.last_seen_ms
+        if first is not None and (self.first_seen_ms is None or first < self.first_seen_ms):
+            self.first_seen_ms = first
+        if last is not None and (self.last_seen_ms is None or last > self.last_seen_ms):
+            self.last_seen_ms = last
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields by their names; `group_of` reads them."""
+        fields = asdict(self)
+        if self.history is not None:
+            fields["history"]["source"] = self.history.source.value
+        return fields
+
+
+def group_of(fields: Mapping[str, Any]) -> Group:
+    """Return the group that `Group.as_json` wrote."""
+    values = dict(fields)
+    history = values.pop("history")
+    if history is None:
+        return Group(None, **values)
+    return Group(History(**{**history, "source": Source(history["source"])}), **values)
+
 
 def fingerprint(history: History) -> str:
     """Return the name of a history's group: the same on each member and in each version."""
@@ -71,18 +102,30 @@ class Triage:
         self.groups: dict[str, Group] = {}
         self.others = Group(None)
 
-    def add_message(self, message: MessageView, now_ms: int) -> None:
-        """Count a message in its group, or with the others where there are too many groups."""
+    def add_message(self, message: MessageView, now_ms: int) -> str | None:
+        """Count a message in its group and return its fingerprint; None: it is with the others,
+        since there are too many groups.
+        """
         history = history_of(message)
         name = self._fingerprints.get(history)
-        if name is not None:
-            self.groups[name].add_message(message, now_ms)
-        elif len(self.groups) < self._groups_max:
+        if name is None:
+            if len(self.groups) >= self._groups_max:
+                self.others.add_message(message, now_ms)
+                return None
             name = self._fingerprints[history] = fingerprint(history)
-            group = self.groups.setdefault(name, Group(history))
-            group.add_message(message, now_ms)
-        else:
-            self.others.add_message(message, now_ms)
+            self.groups.setdefault(name, Group(history))
+        self.groups[name].add_message(message, now_ms)
+        return name
+
+    def add_group(self, name: str, group: Group) -> None:
+        """Add what another look has found of a group; with the others where there are too many."""
+        found = self.groups.get(name)
+        if found is None:
+            if len(self.groups) >= self._groups_max:
+                self.others.add_group(group)
+                return
+            found = self.groups[name] = Group(group.history)
+        found.add_group(group)
 
     def largest_first(self) -> list[tuple[str, Group]]:
         """Return fingerprints and groups, the largest first."""

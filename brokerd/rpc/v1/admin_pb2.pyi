@@ -433,6 +433,117 @@ class BrowsePage(_message.Message):
     counts: _containers.ScalarMap[str, int]
     def __init__(self, messages: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ..., looked_at: _Optional[int] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
+class TriageQueueRequest(_message.Message):
+    __slots__ = ("vhost", "name", "state", "filter", "page_token")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    state: str
+    filter: str
+    page_token: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class TriagePage(_message.Message):
+    __slots__ = ("groups", "next_page_token", "looked_at", "counts")
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    next_page_token: str
+    looked_at: int
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, groups: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ..., looked_at: _Optional[int] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class PreviewQueueJobRequest(_message.Message):
+    __slots__ = ("order", "page_token")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    order: str
+    page_token: str
+    def __init__(self, order: _Optional[str] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class QueueJobPreviewPage(_message.Message):
+    __slots__ = ("groups", "rows", "targets", "next_page_token", "looked_at", "counts")
+    class TargetsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    rows: _containers.RepeatedScalarFieldContainer[str]
+    targets: _containers.ScalarMap[str, str]
+    next_page_token: str
+    looked_at: int
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, groups: _Optional[_Iterable[str]] = ..., rows: _Optional[_Iterable[str]] = ..., targets: _Optional[_Mapping[str, str]] = ..., next_page_token: _Optional[str] = ..., looked_at: _Optional[int] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class StartQueueJobRequest(_message.Message):
+    __slots__ = ("order",)
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    order: str
+    def __init__(self, order: _Optional[str] = ...) -> None: ...
+
+class StartQueueJobResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class StopQueueJobRequest(_message.Message):
+    __slots__ = ("vhost", "name")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class StopQueueJobResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class ListQueueJobsRequest(_message.Message):
+    __slots__ = ("vhost", "name")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ListQueueJobsResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class CloseConnectionRequest(_message.Message):
     __slots__ = ("id", "reason")
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -109,6 +109,31 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowseQueueRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowsePage.FromString,
                 _registered_method=True)
+        self.TriageQueue = channel.unary_stream(
+                '/brokerd.v1.Admin/TriageQueue',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TriageQueueRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TriagePage.FromString,
+                _registered_method=True)
+        self.PreviewQueueJob = channel.unary_stream(
+                '/brokerd.v1.Admin/PreviewQueueJob',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.PreviewQueueJobRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QueueJobPreviewPage.FromString,
+                _registered_method=True)
+        self.StartQueueJob = channel.unary_unary(
+                '/brokerd.v1.Admin/StartQueueJob',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartQueueJobRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartQueueJobResponse.FromString,
+                _registered_method=True)
+        self.StopQueueJob = channel.unary_unary(
+                '/brokerd.v1.Admin/StopQueueJob',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopQueueJobRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopQueueJobResponse.FromString,
+                _registered_method=True)
+        self.ListQueueJobs = channel.unary_unary(
+                '/brokerd.v1.Admin/ListQueueJobs',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ListQueueJobsRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ListQueueJobsResponse.FromString,
+                _registered_method=True)
         self.CloseConnection = channel.unary_unary(
                 '/brokerd.v1.Admin/CloseConnection',
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionRequest.SerializeToString,
@@ -282,6 +307,38 @@ class AdminServicer:
     def BrowseQueue(self, request, context):
         """Messages of a queue, which stay as they are; needs the right to read it.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TriageQueue(self, request, context):
+        """The same messages in groups, by what became of them (docs/reference/triage.md).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreviewQueueJob(self, request, context):
+        """Jobs that send a queue's messages back, move or delete them; a preview changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartQueueJob(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopQueueJob(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueueJobs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -464,6 +521,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.BrowseQueue,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowseQueueRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowsePage.SerializeToString,
+            ),
+            'TriageQueue': grpc.unary_stream_rpc_method_handler(
+                    servicer.TriageQueue,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TriageQueueRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TriagePage.SerializeToString,
+            ),
+            'PreviewQueueJob': grpc.unary_stream_rpc_method_handler(
+                    servicer.PreviewQueueJob,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.PreviewQueueJobRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QueueJobPreviewPage.SerializeToString,
+            ),
+            'StartQueueJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartQueueJob,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartQueueJobRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartQueueJobResponse.SerializeToString,
+            ),
+            'StopQueueJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopQueueJob,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopQueueJobRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopQueueJobResponse.SerializeToString,
+            ),
+            'ListQueueJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueueJobs,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ListQueueJobsRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ListQueueJobsResponse.SerializeToString,
             ),
             'CloseConnection': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseConnection,
@@ -951,6 +1033,141 @@ class Admin:
             '/brokerd.v1.Admin/BrowseQueue',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowseQueueRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.BrowsePage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TriageQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/brokerd.v1.Admin/TriageQueue',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.TriageQueueRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.TriagePage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewQueueJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/brokerd.v1.Admin/PreviewQueueJob',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.PreviewQueueJobRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.QueueJobPreviewPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartQueueJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/StartQueueJob',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartQueueJobRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartQueueJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopQueueJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/StopQueueJob',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopQueueJobRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopQueueJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueueJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/ListQueueJobs',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.ListQueueJobsRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.ListQueueJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -102,11 +102,35 @@ def purge(queue: Queue, messages: int) -> dict[str, Any]:
     return fields | {"outcome": "ok", "messages": messages}
 
 
-def browse(vhost: str, name: str, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is noted of a look at a queue's messages: how many were shown, and whether it was
-    let in.  Not by which filter: what stands in one is often personal.
+def look(action: str, vhost: str, name: str, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is noted of a look at a queue's messages: how many were shown or looked at, and
+    whether it was let in.  Not by which filter: what stands in one is often personal.
+
+    action: browse, triage, preview (of a job).
     """
-    return {"action": "browse", "kind": "queue", "vhost": vhost, "name": name} | dict(outcome)
+    return {"action": action, "kind": "queue", "vhost": vhost, "name": name} | dict(outcome)
+
+
+def job(
+    vhost: str, name: str, action: str, number: int, order: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what is noted of a job on a queue's messages that somebody started or stopped, but for
+    its filter: what stands in one is often personal.
+    """
+    fields = {"action": action, "kind": "queue", "vhost": vhost, "name": name, "job": number}
+    shown = {key: value for key, value in order.items() if value and key not in _NOT_OF_JOBS}
+    return fields | {"outcome": "ok"} | ({"order": shown} if shown else {})
+
+
+_NOT_OF_JOBS = frozenset(("filter", "vhost", "queue"))
+
+
+def job_ended(
+    vhost: str, name: str, number: int, state: str, counts: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what is noted of a job that is over, by whom it was started."""
+    fields = {"action": "end-job", "kind": "queue", "vhost": vhost, "name": name, "job": number}
+    return fields | {"outcome": state} | dict(counts)
 
 
 def closing(which: Mapping[str, str], count: int) -> dict[str, Any]:

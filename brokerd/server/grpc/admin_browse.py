@@ -16,7 +16,8 @@ from brokerd.amqp import errors
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth, rpc_errors
-from brokerd.server.listings.browses import Asked, BrowseRefused, TooManyBrowses
+from brokerd.server.listings.browses import Asked
+from brokerd.server.listings.look_guard import BrowseRefused, TooManyBrowses
 from brokerd.server.members.browse_calls import Overloaded
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from brokerd.server.grpc.admin_browse import BrowseAdmin
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
 from brokerd.server.grpc.admin_membership import MembershipAdmin
 from brokerd.server.grpc.admin_runtime import RuntimeAdmin
+from brokerd.server.grpc.admin_triage import TriageAdmin
 from brokerd.server.listings import client_calls
 from brokerd.server.listings import rows as listings
 from brokerd.server.members import federation_calls
@@ -62,7 +63,12 @@ SETTINGS = (alarms.MEMORY_SETTING, alarms.DISK_SETTING, cluster_name.SETTING)
 
 
 class AdminService(
-    LifecycleAdmin, MembershipAdmin, RuntimeAdmin, BrowseAdmin, admin_pb2_grpc.AdminServicer
+    LifecycleAdmin,
+    MembershipAdmin,
+    RuntimeAdmin,
+    BrowseAdmin,
+    TriageAdmin,
+    admin_pb2_grpc.AdminServicer,
 ):
     """Owns nothing; every call authenticates first (rpc_auth.py)."""
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.listings.browses import Browses
+    from brokerd.server.listings.job_ports import QueueJobs
+    from brokerd.server.listings.triages import Triages
     from brokerd.server.members.catalog_members import CatalogMembers
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.reply_to import Replies
@@ -213,3 +215,7 @@ class AdminServices:
     runtime: Runtime
     #: Looks at the messages of queues.
     browses: Browses
+    #: The same in groups, and dry runs of jobs.
+    triages: Triages
+    #: Jobs that send messages back, move or delete them.
+    jobs: QueueJobs

@@ -9,7 +9,19 @@ from brokerd.core.message import Content
 from brokerd.core.queue import effects
 from brokerd.core.queue.browse import Browsed
 from brokerd.server.messages.message_view import StoredMessage
-from brokerd.server.queues.browsing import Matching
+from brokerd.server.queues.walking import Matching
+
+
+def view_of(browsed: Browsed, content: Content, now_ms: int) -> StoredMessage:
+    """Return a message as filters and triage see it."""
+    return StoredMessage(
+        content,
+        browsed.number,
+        state=browsed.state,
+        delivery_count=browsed.run.delivery_count,
+        redelivered=effects.times_acquired(browsed.run) > 0,
+        age_ms=max(0, now_ms - browsed.enqueued_ms),
+    )
 
 
 def compiler(clock_ms: Callable[[], int]) -> Callable[[str], Matching]:
@@ -22,16 +34,8 @@ def compiler(clock_ms: Callable[[], int]) -> Callable[[str], Matching]:
         chosen = compile_filter(text)
 
         def matches(browsed: Browsed, content: Content) -> bool:
-            view = StoredMessage(
-                content,
-                browsed.number,
-                state=browsed.state,
-                delivery_count=browsed.run.delivery_count,
-                redelivered=effects.times_acquired(browsed.run) > 0,
-                age_ms=max(0, clock_ms() - browsed.enqueued_ms),
-            )
-            return chosen.matches(view)
+            return chosen.matches(view_of(browsed, content, clock_ms()))
 
-        return Matching(matches, chosen.searches)
+        return Matching(matches, chosen.searches, chosen.needs_head)
 
     return compiled

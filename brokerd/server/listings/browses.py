@@ -9,56 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from brokerd.core.catalog import names, refusals
-from brokerd.core.catalog.refusals import Refused
+from brokerd.core.catalog import refusals
 from brokerd.core.queue import browse
 from brokerd.server.catalog import audit
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.listings import message_rows, page_tokens
+from brokerd.server.listings.look_guard import BrowseRefused, LookGuard
 from brokerd.server.members import browse_calls
 from brokerd.server.queues import browsing
 from brokerd.server.queues.browsing import Page, Question
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_objects import Queue
-    from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.core.catalog.identity import Identity
-    from brokerd.server.access.admission import Admission
-    from brokerd.server.members import ports as members_ports
 
 Json = dict[str, Any]
 
 COUNT_DEFAULT, COUNT_MAX = 20, browsing.COUNT_MAX
 BODY_BYTES_DEFAULT, BODY_BYTES_MAX = 1024, browsing.BODY_BYTES_MAX
-#: Calls of one user at a member at once, and of all users.
-CALLS_PER_USER_MAX, CALLS_MAX = 2, 16
 #: Bytes of headers and bodies in one call, behind which there is no further page.
 CALL_BYTES_MAX = 16 * 1024 * 1024
 #: How long one call goes on, while a filter finds little.
 CALL_S = 10.0
-#: Of the beginning that a call names, and of a filter.
-START_CHARACTERS_MAX, FILTER_CHARACTERS_MAX = 64, 4_096
+#: Of the beginning that a call names.
+START_CHARACTERS_MAX = 64
 HEAD, TAIL = "head", "tail"
 _NUMBER_MAX = 2**63 - 1
-_ADMINISTRATOR = "administrator"
-
-
-class BrowseRefused(Exception):
-    """The caller lacks the right, or the request makes no sense; an AMQP code says which."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.text)
-        self.refused = refused
-
-
-class TooManyBrowses(Exception):
-    """The user, or all users, look at as many queues here as they may at once."""
 
 
 @dataclass(slots=True)
@@ -91,27 +73,12 @@ class Shown:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True, frozen=True)
-class Sources:
-    """What looks need of the member."""
-
-    view: CatalogState
-    admission: Admission
-    members: members_ports.Cluster
-    signer: page_tokens.Signer
-    audit: audit.Audit
-    #: Why a queue's commands are refused for now, "" if they are not.
-    refusal: Callable[[int], str]
-    #: Checks a filter's text; ValueError says what is wrong with it.
-    check_filter: Callable[[str], object]
-
-
 class Browses:
-    """State: how many calls of whom are under way."""
+    """State: none of its own."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._running: Counter[str] = Counter()
+    def __init__(self, guard: LookGuard) -> None:
+        self._guard = guard
+        self._sources = guard.sources
 
     async def pages(
         self,
@@ -125,69 +92,32 @@ class Browses:
         is_gone(): the client has gone away, so that no further page is of use.
         """
         noted: Json = {"outcome": "refused", "messages": 0}
+        guard = self._guard
         try:
-            queue = self._queue(asked, identity)
+            queue = guard.queue(asked.vhost, asked.name, identity)
             question = self._question(asked, queue)
             noted["outcome"] = "too many"
-            self._enter(author.user)
-            try:
+            with guard.call(author.user):
                 noted["outcome"] = "ok"
                 async for page in self._walk(asked, queue, question, is_gone):
                     noted["messages"] += len(page.messages)
                     yield page
                     # Rights may have been withdrawn since.
-                    self._queue(asked, identity)
-            except (Unavailable, browse_calls.Overloaded):
-                noted["outcome"] = "unavailable"
-                raise
-            except BrowseRefused:
-                noted["outcome"] = "refused"
-                raise
-            finally:
-                self._leave(author.user)
+                    guard.queue(asked.vhost, asked.name, identity)
+        except (Unavailable, browse_calls.Overloaded):
+            noted["outcome"] = "unavailable"
+            raise
+        except BrowseRefused:
+            noted["outcome"] = "refused"
+            raise
         finally:
-            self._sources.audit.write(author, audit.browse(asked.vhost, asked.name, noted))
-
-    # ---- who may ------------------------------------------------------------------------------
-
-    def _queue(self, asked: Asked, identity: Identity) -> Queue:
-        """Return the queue if it may be read, as for basic.get."""
-        access = self._sources.admission.access(identity, asked.vhost)
-        refused = access.check_vhost() or access.check("read", "queue", asked.name)
-        if refused is not None:
-            raise BrowseRefused(Refused(refusals.ACCESS_REFUSED, refused.text))
-        queue = self._sources.view.queue(asked.vhost, asked.name)
-        resource = names.resource("queue", asked.vhost, asked.name)
-        if queue is None:
-            raise BrowseRefused(refusals.not_found(f"no {resource}"))
-        if queue.exclusive_owner is not None and _ADMINISTRATOR not in identity.tags:
-            # Its connection speaks AMQP, which has no such question.
-            text = f"{resource} is exclusive: administrators alone may look at its messages"
-            raise BrowseRefused(refusals.locked(text))
-        return queue
-
-    def _enter(self, user: str) -> None:
-        if self._running[user] >= CALLS_PER_USER_MAX or self._running.total() >= CALLS_MAX:
-            raise TooManyBrowses(
-                f"user '{user}' looks at queues {self._running[user]} times at this moment, all "
-                f"users {self._running.total()} times: at most {CALLS_PER_USER_MAX} and "
-                f"{CALLS_MAX} at a member"
-            )
-        self._running[user] += 1
-
-    def _leave(self, user: str) -> None:
-        self._running[user] -= 1
-        if not self._running[user]:
-            del self._running[user]
+            self._sources.audit.write(author, audit.look("browse", asked.vhost, asked.name, noted))
 
     # ---- what is asked for ----------------------------------------------------------------------
 
     def _question(self, asked: Asked, queue: Queue) -> Question:
         try:
-            if asked.filter:
-                if len(asked.filter) > FILTER_CHARACTERS_MAX:
-                    raise ValueError(f"filter: longer than {FILTER_CHARACTERS_MAX} characters")
-                self._sources.check_filter(asked.filter)
+            self._guard.check_filter(asked.filter)
             question = self._begun(asked, queue) if asked.page_token else _new(asked)
             question.count = _within("count", asked.count, COUNT_DEFAULT, 1, COUNT_MAX)
             bytes_max = BODY_BYTES_MAX
@@ -214,13 +144,14 @@ class Browses:
         self, asked: Asked, queue: Queue, question: Question, is_gone: Callable[[], bool]
     ) -> AsyncIterator[Shown]:
         sources = self._sources
+        refusal = partial(self._guard.refusal, queue)
         left, size = question.count, 0
         clock = asyncio.get_running_loop().time
         deadline = clock() + CALL_S
         while not is_gone():
             question.count = min(left, browsing.PAGE_MAX)
             page = await browse_calls.ask_leader(
-                sources.members, queue, question, asked.filter, sources.refusal
+                sources.members, queue, question, asked.filter, refusal
             )
             left -= len(page.messages)
             shown = self._shown(asked, queue, question, page)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from brokerd.server.listings import browses
-from brokerd.server.listings.browses import Asked, BrowseRefused, TooManyBrowses
+from brokerd.server.listings.browses import Asked
+from brokerd.server.listings.look_guard import BrowseRefused, TooManyBrowses
 from brokerd.server.management.call import (
     Answer,
     Call,

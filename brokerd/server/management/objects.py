@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.core.catalog import catalog_commands, declare
+from brokerd.core.catalog import catalog_commands, declare, names
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.refusals import INTERNAL_ERROR, PRECONDITION_FAILED, Refused
 from brokerd.server.catalog import audit, topology
@@ -247,7 +247,8 @@ async def delete(
                 "operator and may not be deleted"
             )
         if plan.if_unused and await topology.keeps_messages(call.objects, record):
-            raise bad_request("in use: messages wait in it")
+            resource = names.resource(record.kind, record.vhost, record.name)
+            raise bad_request(f"{resource} in use: messages wait in it")
         reply = await call.objects.write(
             catalog_commands.delete(record.kind, record.vhost, record.name, cause=cause(call))
         )

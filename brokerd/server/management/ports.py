@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.catalog.audit import Author
     from brokerd.server.listings.browses import Browses
+    from brokerd.server.listings.job_ports import QueueJobs
     from brokerd.server.listings.totals import MemberTotals
+    from brokerd.server.listings.triages import Triages
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
     from brokerd.server.management.row_cache import RowCache
@@ -61,6 +63,10 @@ class ManagementServices:
     connect_here: Callable[[Identity, Author], Awaitable[socket.socket]]
     #: Looks at the messages of queues.
     browses: Browses
+    #: The same in groups, and dry runs of jobs.
+    triages: Triages
+    #: Jobs that send messages back, move or delete them.
+    jobs: QueueJobs
     #: Why publishers wait, "" when no alarm is on anywhere.
     blocking_reason: Callable[[], str]
     #: Lists of queues that were asked for lately.

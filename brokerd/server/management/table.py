@@ -21,6 +21,7 @@ from brokerd.server.management import (
     permissions,
     policies,
     queue_figures,
+    queue_jobs,
     queues,
     reference,
     replicas,
@@ -53,6 +54,7 @@ _ENDPOINTS = (
     *logins.ROUTES,
     *messages.ROUTES,
     *browse.ROUTES,
+    *queue_jobs.ROUTES,
     *site.ROUTES,
 )
 

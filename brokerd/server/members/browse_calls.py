@@ -16,7 +16,8 @@ from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.members import ports
 from brokerd.server.members.member_calls import MemberCalls
 from brokerd.server.queues import browsing
-from brokerd.server.queues.browsing import Matching, Page, Question, QueueBrowser
+from brokerd.server.queues.browsing import Page, Question, QueueBrowser
+from brokerd.server.queues.walking import Busy, Matching, NotHere
 
 Json: TypeAlias = dict[str, Any]
 #: Makes of a filter's text what is asked about each message; ValueError.
@@ -42,9 +43,9 @@ def serve(
         matching = compile_filter(str(asked["filter"])) if asked.get("filter") else None
         try:
             return _encoded(await browser.page(uid, question, matching))
-        except browsing.NotHere:
+        except NotHere:
             return {"elsewhere": host.leader_of(uid) or ""}
-        except browsing.Busy:
+        except Busy:
             return {"busy": True}
 
     calls.serve(_ASK, browse)
@@ -96,7 +97,6 @@ async def ask_leader(
     that; Unavailable where no leader answers in time; Overloaded.
     """
     fields = {
-        "uid": queue.uid,
         "state": question.state,
         "tail": question.tail,
         "first_number": question.first_number,
@@ -106,6 +106,22 @@ async def ask_leader(
         "body_bytes": question.body_bytes,
         "filter": filter_text,
     }
+    return _decoded(await leaders_answer(cluster, queue, _ASK, fields, refusal))
+
+
+async def leaders_answer(
+    cluster: ports.Neighbours,
+    queue: Queue,
+    question: str,
+    fields: Json,
+    refusal: Callable[[int], str],
+) -> Json:
+    """Return what a queue's leader answers to a question about its messages, whichever member that
+    is; the errors are those of `ask_leader`.
+
+    An answer has `counts`, or says where the leader is (`elsewhere`), or that it is `busy`.
+    """
+    fields = {"uid": queue.uid, **fields}
     clock = asyncio.get_running_loop().time
     deadline = clock() + PATIENCE_S
     hint = cluster.host.leader_of(queue.uid) or ""
@@ -119,9 +135,9 @@ async def ask_leader(
             if node in asked or node not in cluster.host.alive():
                 continue
             asked.add(node)
-            answer = await cluster.calls.ask(node, _ASK, fields)
-            if answer is not None and "messages" in answer:
-                return _decoded(answer)
+            answer = await cluster.calls.ask(node, question, fields)
+            if answer is not None and "counts" in answer:
+                return answer
             if answer is not None and answer.get("busy"):
                 raise Overloaded(f"member '{node}' shows as many queues as it may at once")
             if answer is not None and answer["elsewhere"]:

@@ -61,6 +61,11 @@ class StoredMessage:
         return len(self._content[2])
 
     @property
+    def content(self) -> Content:
+        """Return the message as it is stored."""
+        return self._content
+
+    @property
     def properties(self) -> BasicProperties:
         found = self._properties
         if found is None:

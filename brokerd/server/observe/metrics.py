@@ -69,6 +69,7 @@ _QUEUE_COUNTERS = {
     "refused": "brokerd_queue_messages_refused",
     "dl_out": "brokerd_queue_messages_dead_lettered",
     "get_empty": "brokerd_queue_gets_empty",
+    "job_out": "brokerd_queue_messages_taken_by_jobs",
 }
 #: What publishers are blocked for, in the order of the text of connection.blocked.
 _REASONS = ("disk", "memory")

@@ -1,27 +1,20 @@
 """Pages of a queue's messages at its leader: looked at, never touched.
 
-What is found (core/queue/browse.py) is read from the log as deliveries are, by a reader of its own,
-so that what consumers need next stays in theirs.  A page is one walk over the queue's state, so it
-is consistent in itself; with a filter it is several, in turns of the loop.  Rights and the way from
-other members are others' business (server/listings/browses.py, server/members/browse_calls.py).
+A page is one walk over the queue's state (walking.py), so it is consistent in itself; with a filter
+it is several, in slices.  Rights and the way from other members are others' business
+(server/listings/browses.py, server/members/browse_calls.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.queue import browse, effects
 from brokerd.core.queue.browse import Browsed, Place, Wanted
-from brokerd.core.queue.queue_machine import QueueMachine
-from brokerd.server.loop.chunks import in_turns
-from brokerd.server.queues.bodies import MessageViews
+from brokerd.server.queues.walking import SPANS_MAX, Matching, Walk, Walker
 
 Json: TypeAlias = dict[str, Any]
 
@@ -31,44 +24,8 @@ COUNT_MAX = 10_000
 PAGE_MAX = 500
 #: Bytes of headers and bodies in a page, behind which there is no further message.
 PAGE_BYTES_MAX = 4 * 1024 * 1024
-#: Bytes of log entries that are read for a page, behind which it ends.
-READ_BYTES_MAX = 32 * 1024 * 1024
 #: Bytes of a body that may be asked for.
 BODY_BYTES_MAX = 1024 * 1024
-#: Spans of one walk; more than a page has, since what has expired is passed over.
-SPANS_MAX = 2_000
-#: Messages that a filter is asked about in one walk, and how many and how long for one page.
-SLICE = 64
-LOOKED_MAX = 20_000
-LOOK_S = 1.0
-#: Pages that are made at once.
-PAGES_AT_ONCE = 8
-#: Entries that a page's reader keeps: messages of one entry stand together.
-_KEPT_BYTES = 1024 * 1024
-
-
-class Replicas(Protocol):
-    """The queues with a replica here (directory.py)."""
-
-    def queue_of(self, uid: int) -> Queue | None:
-        """Return the catalog's record of a queue."""
-        ...
-
-    def leads(self, uid: int) -> bool:
-        """Tell whether the queue's leader is here."""
-        ...
-
-    def hears_most(self, uid: int) -> bool:
-        """Tell whether most voters of a group that is here are up."""
-        ...
-
-    def machine(self, uid: int) -> QueueMachine:
-        """Return the state of a queue that has a replica here."""
-        ...
-
-    def entry_data(self, uid: int, index: int) -> bytes | None:
-        """Return a log entry, None where it is not here any more."""
-        ...
 
 
 @dataclass(slots=True)
@@ -94,126 +51,58 @@ class Page:
     place: Place | None = None
     #: Messages that a filter was asked about, or that were found.
     looked: int = 0
-    #: Bytes of headers and bodies, and of the entries that they were read from.
+    #: Bytes of headers and bodies.
     size: int = 0
-    read: int = 0
     #: By state, in the whole queue.
     counts: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True, frozen=True)
-class Matching:
-    """Tells whether a message is wanted."""
-
-    matches: Callable[[Browsed, Content], bool]
-    #: It may take long, without the interpreter's lock: it is asked in a thread.
-    is_slow: bool = False
-
-
-class NotHere(Exception):
-    """The queue's leader is not here, or is not sure of it."""
-
-
-class Busy(Exception):
-    """Too many pages are made here at this moment."""
-
-
 class QueueBrowser:
-    """State: how many pages are under way."""
+    """Makes pages of queues that are led here."""
 
-    def __init__(self, queues: Replicas, clock_ms: Callable[[], int]) -> None:
-        """clock_ms() is the wall clock."""
-        self._queues = queues
-        self._clock_ms = clock_ms
-        self._running = 0
+    def __init__(self, walker: Walker) -> None:
+        self._walker = walker
 
     async def page(self, uid: int, question: Question, matching: Matching | None = None) -> Page:
         """Return a page of a queue that is led here; NotHere, Busy.
 
-        matching: asked about each message, in turns of the loop; with it a page ends after
-        LOOKED_MAX messages or LOOK_S, and says how many it has looked at.
+        matching: asked about each message; with it a page ends after walking.LOOKED_MAX messages or
+        LOOK_S, and says how many it has looked at.
         """
-        if self._running >= PAGES_AT_ONCE:
-            raise Busy
-        self._running += 1
+        self._walker.enter()
         try:
             return await self._page(uid, question, matching)
         finally:
-            self._running -= 1
+            self._walker.leave()
 
     async def _page(self, uid: int, question: Question, matching: Matching | None) -> Page:
         page = Page()
-        views = MessageViews(self._reader(page))
-        views.limit(_KEPT_BYTES)
-        wanted = Wanted(question.state, self._clock_ms(), question.first_number, question.first_ms)
-        page.place = question.place
-        machine = self._led(uid)
-        overview = machine.overview()
-        page.counts = {name: overview[name] for name in browse.STATES if name in overview}
-        if question.tail and page.place is None:
-            page.place = browse.tail(machine, wanted, question.tail, SPANS_MAX + question.tail)
-        until_s = time.monotonic() + LOOK_S
-        while True:
-            room = question.count - len(page.messages)
-            most = min(room, SLICE) if matching else room
-            walked = browse.walk(self._led(uid), wanted, page.place, most, SPANS_MAX)
-            page.place = walked.place
-            await self._read(uid, walked, views, question, matching, page, until_s)
-            is_full = len(page.messages) >= question.count or _is_large(page)
-            if page.place is None or is_full or matching is None or page.looked >= LOOKED_MAX:
-                return page
-            if time.monotonic() >= until_s:
-                return page
+        wanted = Wanted(
+            question.state, self._walker.clock_ms(), question.first_number, question.first_ms
+        )
+        machine = self._walker.led(uid)
+        page.counts = counts(machine.overview())
+        place = question.place
+        if question.tail and place is None:
+            place = browse.tail(machine, wanted, question.tail, SPANS_MAX + question.tail)
+        walk = Walk(self._walker, uid, wanted, place)
 
-    def _led(self, uid: int) -> QueueMachine:
-        """Return the state, if this member can answer for it (as a look, ADR 63)."""
-        queues = self._queues
-        if not queues.leads(uid) or not queues.hears_most(uid):
-            raise NotHere
-        return queues.machine(uid)
+        def take(browsed: Browsed, content: Content) -> bool:
+            page.messages.append(_row(browsed, content, question.body_bytes))
+            page.size += len(content[1]) + min(len(content[2]), question.body_bytes)
+            return len(page.messages) >= question.count or page.size >= PAGE_BYTES_MAX
 
-    def _reader(self, page: Page) -> Callable[[int, int], bytes | None]:
-        def read(uid: int, index: int) -> bytes | None:
-            data = self._queues.entry_data(uid, index)
-            page.read += 0 if data is None else len(data)
-            return data
-
-        return read
-
-    async def _read(
-        self,
-        uid: int,
-        walked: browse.Walked,
-        views: MessageViews,
-        question: Question,
-        matching: Matching | None,
-        page: Page,
-        until_s: float,
-    ) -> None:
-        """Add what was found; where the page ends before that, its place is the first left out."""
-        async for browsed in in_turns(walked.found):
-            is_late = matching is not None and page.looked and time.monotonic() >= until_s
-            if is_late or _is_large(page):
-                page.place = browsed.place
-                return
-            page.looked += 1
-            found = views.contents(uid, browsed.run)
-            # It may have been settled, and its entry forgotten, between two turns.
-            if found is None:
-                continue
-            if matching is None:
-                is_wanted = True
-            elif matching.is_slow:
-                is_wanted = await asyncio.to_thread(matching.matches, browsed, found[0])
-            else:
-                is_wanted = matching.matches(browsed, found[0])
-            if is_wanted:
-                page.messages.append(_row(browsed, found[0], question.body_bytes))
-                page.size += len(found[0][1]) + min(len(found[0][2]), question.body_bytes)
+        if matching is None:
+            await walk.once(question.count, take)
+        else:
+            await walk.through(matching, take)
+        page.place, page.looked = walk.place, walk.looked
+        return page
 
 
-def _is_large(page: Page) -> bool:
-    return page.size >= PAGE_BYTES_MAX or page.read >= READ_BYTES_MAX
+def counts(overview: Json) -> dict[str, int]:
+    """Return how many messages of a queue are in which state."""
+    return {name: overview[name] for name in browse.STATES if name in overview}
 
 
 def _row(browsed: Browsed, content: Content, body_bytes: int) -> Json:

@@ -32,7 +32,7 @@ _AT_MOST_ONCE = 0
 
 
 class QueueClient:
-    """One for a member.
+    """One for a member.  In one piece: a method for each thing that queues are told.
 
     Invariant: what the member's channels have settled so far goes before each operation.
     Every coroutine raises QueueStuck while the queue takes nothing (its home member is down, or its
@@ -197,6 +197,43 @@ class QueueClient:
     async def settle_dead_letters(self, uid: int, ranges: Sequence[Range]) -> None:
         """Every target has confirmed these (R-ALO-5).  GroupGone: there is no queue."""
         await self._ask_existing(uid, queue_commands.encode_dead_letters_settle(ranges))
+
+    # ---- jobs (redrive, move, delete) -----------------------------------------------------------
+
+    async def start_job(self, uid: int, order: str, user: str) -> int | Refused:
+        """Begin a job; return its number.  GroupGone: there is no queue."""
+        fields = await self._ask_existing(uid, queue_commands.encode_job_start(order, user))
+        return int(fields["id"]) if fields.get("ok") else _refused(fields)
+
+    async def stop_job(self, uid: int, user: str) -> int | Refused:
+        """Have the queue's job take nothing more; return its number.  GroupGone: as above."""
+        fields = await self._ask_existing(uid, queue_commands.encode_job_stop(user))
+        return int(fields["id"]) if fields.get("ok") else _refused(fields)
+
+    async def take_for_job(
+        self, uid: int, job: int, term: int, ranges: Sequence[Range]
+    ) -> list[Range]:
+        """Have a job take messages in hand; return those that it got.  GroupGone: as above."""
+        command = queue_commands.encode_job_take(job, term, ranges)
+        fields = await self._ask_existing(uid, command)
+        return [(low, high) for low, high in fields.get("taken", ())]
+
+    async def settle_job(
+        self,
+        uid: int,
+        job: int,
+        term: int,
+        gone: Sequence[Range],
+        staying: Sequence[Range],
+        progress: str | None,
+    ) -> None:
+        """Say what a job has done with, and how far it is.  GroupGone: as above."""
+        command = queue_commands.encode_job_settle(job, term, gone, staying, progress)
+        await self._ask_existing(uid, command)
+
+    async def end_job(self, uid: int, job: int, term: int, receipt: str) -> None:
+        """Say that a job is over.  GroupGone: as above."""
+        await self._ask_existing(uid, queue_commands.encode_job_end(job, term, receipt))
 
     # ---- the way there --------------------------------------------------------------------------
 

@@ -103,6 +103,18 @@ class DeadLetters(Protocol):
         ...
 
 
+class Jobs(Protocol):
+    """The workers of queues' jobs (messages/job_workers.py)."""
+
+    def wake(self, uid: int, term: int) -> None:
+        """A queue that is led here has a job to be done, or to be ended."""
+        ...
+
+    def stop(self, uid: int) -> None:
+        """The leader is elsewhere now, or the queue is gone."""
+        ...
+
+
 class Options(Protocol):
     """What a queue's arguments and policies come to."""
 
@@ -155,6 +167,7 @@ class QueueLeaders:
         replicas: Replicas,
         deliveries: DeliveryHub,
         dead_letters: DeadLetters,
+        jobs: Jobs,
         options: Options,
         wake_members: Callable[[int], None],
         write_later: Callable[[dict[str, Any]], None],
@@ -170,6 +183,7 @@ class QueueLeaders:
         self._replicas = replicas
         self._deliveries = deliveries
         self._dead_letters = dead_letters
+        self._jobs = jobs
         self._options_of = options
         self._wake_members = wake_members
         self._write_later = write_later
@@ -279,6 +293,7 @@ class QueueLeaders:
             self._unsure.pop(uid, None)
             self._options.pop(uid, None)
             self._dead_letters.stop(uid)
+            self._jobs.stop(uid)
         elif self._queues.queue_of(uid) is not None:
             self.led[uid] = term
             self._options.pop(uid, None)
@@ -489,6 +504,10 @@ class QueueLeaders:
     def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
         self._dead_letters.wake(uid)
 
+    def _job_under_way(self, uid: int, term: int, _: effects.JobUnderWay) -> None:
+        if term == self.led.get(uid):
+            self._jobs.wake(uid, term)
+
     def _queue_deleted(self, uid: int, _: int, effect: effects.QueueDeleted) -> None:
         queue = self._queues.queue_of(uid)
         if queue is not None:
@@ -509,5 +528,6 @@ _EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {
     effects.GivenUp: QueueLeaders._given_up,
     effects.Dropped: QueueLeaders._dropped,
     effects.DeadLettersWaiting: QueueLeaders._dead_letters_waiting,
+    effects.JobUnderWay: QueueLeaders._job_under_way,
     effects.QueueDeleted: QueueLeaders._queue_deleted,
 }

@@ -70,7 +70,7 @@ def _exchanges(exchanges: DataFrame) -> DataFrame:
 
 
 def _per_queue(inputs: Inputs) -> DataFrame:
-    counts = ("enq", "refused", "ack", "orphaned", "purged", "dl_out", *_DIED)
+    counts = ("enq", "refused", "ack", "orphaned", "purged", "job_out", "dl_out", *_DIED)
     depth = f.col("ready_last") + f.col("unacked_last")
     return (
         inputs.queues()
@@ -98,6 +98,7 @@ def _queues(queues: DataFrame) -> DataFrame:
         "refused": refused,
         "dropped": left - refused,
         "purged": f.col("purged") + f.col("orphaned") - gone,
+        "taken_by_jobs": f.col("job_out"),
         "gone_with_queue": gone,
         "waiting": f.col("waiting"),
     }

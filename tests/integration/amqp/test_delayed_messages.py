@@ -12,6 +12,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
+from tests.integration.federation_rig import admin
+from tests.integration.home_down_rig import http_call
 from tests.integration.members import Member, cluster, eventually
 
 LATER, QUEUE = "later", "q"
@@ -217,6 +219,57 @@ def test_it_is_in_use_while_messages_wait_and_they_go_with_it(channel: BlockingC
     publish(channel, b"new", 1000)
     assert take(channel)[2] == b"new"
     channel.exchange_delete(LATER, if_unused=False)
+
+
+def test_it_is_made_and_deleted_by_the_http_api_and_comes_with_definitions(
+    member: Member, channel: BlockingChannel
+) -> None:
+    body = {"type": "x-delayed-message", "durable": True, "arguments": {"x-delayed-type": "topic"}}
+    assert http_call(member, "PUT", "exchanges/%2F/later", body)[0] == 201
+    channel.queue_declare(QUEUE, durable=True)
+    channel.queue_bind(QUEUE, LATER, "#")
+    publish(channel, b"m", 100)
+    assert take(channel)[2] == b"m"
+    _, exported = http_call(member, "GET", "definitions")
+    assert not [queue for queue in exported["queues"] if queue["name"].startswith("amq.")]
+    publish(channel, b"kept", 60_000)
+    status, answer = http_call(member, "DELETE", "exchanges/%2F/later?if-unused=true")
+    assert (status, answer["reason"]) == (400, "exchange 'later' in vhost '/' in use")
+    channel.queue_unbind(QUEUE, LATER, "#")
+    status, answer = http_call(member, "DELETE", "exchanges/%2F/later?if-unused=true")
+    assert (status, answer["reason"]) == (
+        400,
+        "exchange 'later' in vhost '/' in use: messages wait in it",
+    )
+    assert http_call(member, "DELETE", "exchanges/%2F/later")[0] == 204
+    _, rows = http_call(member, "GET", "queues?disable_stats=true&enable_queue_totals=true")
+    assert [row["name"] for row in rows if row["name"].startswith("amq.delayed.")] == []
+    assert http_call(member, "POST", "definitions", exported)[0] in (201, 204)
+    publish(channel, b"again", 100)
+    assert take(channel)[2] == b"again"
+
+
+def test_the_admin_service_makes_it_and_leaves_its_queue_alone(
+    member: Member, channel: BlockingChannel
+) -> None:
+    with admin(member) as client:
+        with pytest.raises(AssertionError, match="x-delayed-type"):
+            client.put("exchange", LATER, {"type": "x-delayed-message", "durable": True})
+        assert "amq.delayed.later" not in client.objects("queue")
+        spec = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+        client.put("exchange", LATER, spec)
+        client.put("exchange", LATER, spec)
+        declare(channel)
+        publish(channel, b"m", 200)
+        for act in (
+            lambda: client.put("queue", "amq.delayed.later", {"type": "classic"}),
+            lambda: client.delete("queue", "amq.delayed.later"),
+        ):
+            with pytest.raises(AssertionError, match="is kept by exchange 'later'"):
+                act()
+        assert take(channel)[2] == b"m"
+        client.delete("exchange", LATER)
+        assert "amq.delayed.later" not in client.objects("queue")
 
 
 def test_nothing_is_lost_or_early_when_members_are_killed(tmp_path: Path) -> None:

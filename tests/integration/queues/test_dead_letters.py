@@ -374,6 +374,7 @@ def test_letters_that_wait_are_given_up_by_name_and_the_log_says_how_many(
         "home_down": 0,
         "dead_letter_unroutable": 1,
         "reroute_unroutable": 0,
+        "delayed_unroutable": 0,
         "shovel_unroutable": 0,
     }
 

@@ -34,6 +34,7 @@ from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
 from tests.simulation.broker.disk import SimDisk
+from tests.simulation.broker.jobs import SimJobs
 from tests.simulation.broker.kernel import MemberLoop
 from tests.simulation.broker.machine import WatchedQueue
 from tests.simulation.broker.streams import SimTransport
@@ -141,12 +142,18 @@ class SimBroker:
         self.queue_client = QueueClient(turn, 600.0)
         self.deliveries = DeliveryHub(self.queue_client.resume)
         self.leaders = QueueLeaders(
-            *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),
+            identity=self,
+            queues=self,
+            replicas=self.host,
+            deliveries=self.deliveries,
+            dead_letters=SimLetters(self),
+            jobs=SimJobs(self),
+            options=SimOptions(self.world),
             wake_members=lambda uid: None,
             write_later=self._write_later,
             led={},
         )
-        self._views = MessageViews(self._entry_data)
+        self._views = MessageViews(self.entry_data)
         for queue in self.world.queues.values():
             self.groups.set_members(queue.uid, [NodeId(node) for node in queue.members])
 
@@ -203,7 +210,8 @@ class SimBroker:
             raise AssertionError(f"entry {run.entry} is gone")
         return found
 
-    def _entry_data(self, uid: int, index: int) -> bytes | None:
+    def entry_data(self, uid: int, index: int) -> bytes | None:
+        """See job_worker.Queues."""
         return self.host.entry_data(uid, index)
 
     def _write_later(self, operation: dict[str, Any]) -> None:

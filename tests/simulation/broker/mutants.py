@@ -21,6 +21,7 @@ from brokerd.core.queue.client_sessions import Senders
 from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.enqueuers import Channels
 from brokerd.core.queue.queue_commands import Kind
+from brokerd.core.queue.queue_jobs import Job
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.raft import membership
@@ -28,6 +29,7 @@ from brokerd.raft.following import Following
 from brokerd.raft.messages import Configuration, Message
 from brokerd.raft.node import RaftNode
 from brokerd.server.messages.dead_letter_publisher import Missing, Worker
+from brokerd.server.messages.job_sending import Sending
 from brokerd.server.queues import leaders
 from brokerd.server.queues.deliveries import DeliveryHub
 from brokerd.server.queues.leaders import QueueLeaders
@@ -174,6 +176,37 @@ def _settle_nothing(machine: QueueMachine, meta: Any, command: Any) -> bytes:
     return b""
 
 
+_update_options = queue_machine._HANDLERS[Kind.UPDATE_OPTIONS]
+_job_settle = queue_machine._HANDLERS[Kind.JOB_SETTLE]
+_may_take = Job.may_take
+
+
+def _drop_what_jobs_hold(machine: QueueMachine, meta: Any, command: Any) -> bytes:
+    """The first command of a new leader takes what a job has in hand for nobody's."""
+    if machine.job is not None:
+        for span in machine.job.let_go([(0, 1 << 62)]):
+            machine.counters["purged"] += span.end - span.first
+            machine.store.release(span)
+    return _update_options(machine, meta, command)
+
+
+def _settle_and_keep(machine: QueueMachine, meta: Any, command: Any) -> bytes:
+    """What has been sent on is ready once more, behind the job's back."""
+    job = machine.job
+    if job is not None and job.id == command.id:
+        machine._back_from_job(job.let_go(command.gone))
+    return _job_settle(machine, meta, command)
+
+
+def _without_end(job: Job, ranges: Any) -> Any:
+    """What came after the job's start is taken, too."""
+    end, job.end = job.end, 1 << 62
+    try:
+        return _may_take(job, [(low, high + 2) for low, high in ranges])
+    finally:
+        job.end = end
+
+
 # ---- beside the leader --------------------------------------------------------------------------
 
 
@@ -186,6 +219,16 @@ async def _settle_before_confirms(worker: Worker, missing: list[Missing]) -> Non
 
 
 _send = Worker._send
+
+
+_send_copies = Sending._send
+
+
+def _done_when_sent(sending: Sending, pending: Any, way: Any, targets: Any) -> None:
+    """A job does not wait for its targets."""
+    _send_copies(sending, pending, way, targets)
+    if sending._pending.pop(pending.run.first, None) is not None:
+        sending._done(pending.run.first, pending.group)
 
 
 def _deliver_at_once(leaders: QueueLeaders, uid: int, term: int, effect: Any) -> None:
@@ -319,6 +362,14 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "consumers",
         20,
     ),
+    "job-settled-before-confirm": ([(Sending, "_send", _done_when_sent)], "jobs", 20),
+    "held-by-job-dropped": (
+        [(queue_machine._HANDLERS, Kind.UPDATE_OPTIONS, _drop_what_jobs_hold)],
+        "jobs",
+        20,
+    ),
+    "moved-twice": ([(queue_machine._HANDLERS, Kind.JOB_SETTLE, _settle_and_keep)], "jobs", 20),
+    "job-beyond-its-end": ([(Job, "may_take", _without_end)], "jobs", 20),
     "new-leader-delivers-at-once": (
         [(leaders._EFFECTS, effects.Deliver, _deliver_at_once)],
         "order",
@@ -373,6 +424,10 @@ CI = {
     "held-not-in-snapshot",
     "dead-consumers-messages-lost",
     "letter-settled-before-confirm",
+    "job-settled-before-confirm",
+    "held-by-job-dropped",
+    "moved-twice",
+    "job-beyond-its-end",
     "delivery-count-reset",
     "reserves-beyond-credit",
     "unwritten-counts",

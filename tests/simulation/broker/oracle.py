@@ -64,6 +64,8 @@ class Ledger:
     taken: dict[tuple[str, int, int], int] = field(default_factory=dict)
     #: How many further copies came.
     copies: int = 0
+    #: Job -> the number at which it ends.
+    job_ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -75,6 +77,9 @@ class Before:
     letters: list[int]
     #: The queue does not know a command that comes in an envelope: it will be applied.
     is_new: bool
+    #: What its job has in hand, and which job that is.
+    at_job: set[int]
+    job: int | None
 
 
 class Oracle:
@@ -132,7 +137,14 @@ class Oracle:
                 found = _within(consumer.held, [(0, 1 << 62)])
                 self.ledgers[uid].may_count.update(found)
         is_new = kind == Kind.ONCE and _is_new(machine, command)
-        return Before(machine.next_number, held, letters, is_new)
+        job = machine.query_job()
+        at_job = _at_job(machine)
+        if kind == Kind.JOB_SETTLE:
+            fields = queue_commands.decode_json(command)
+            if job is not None and fields["id"] == job.id:
+                letters = _within(job.held, fields["gone"])
+        number = None if job is None else job.id
+        return Before(machine.next_number, held, letters, is_new, at_job, number)
 
     def after(
         self,
@@ -167,12 +179,36 @@ class Oracle:
             ledger.settled[number] = meta.index
         if before.letters:
             left = set(_within((letter.span for letter in machine.letters), [(0, 1 << 62)]))
+            left |= _at_job(machine)
             for number in before.letters:
                 if number not in left:
                     self._buried(ledger, uid, number, meta.index)
+        self._follow_job(ledger, f"queue {uid} at {meta.index}", machine, command, before)
         for effect in todo:
             if isinstance(effect, effects.Deliver):
                 self._delivered(ledger, uid, meta.index, effect, machine)
+
+    def _follow_job(
+        self, ledger: Ledger, where: str, machine: QueueMachine, command: bytes, before: Before
+    ) -> None:
+        """What a job has in hand is its own, until it says what became of it."""
+        job = machine.query_job()
+        if job is not None and job.id != before.job:
+            ledger.job_ends[job.id] = before.next_number
+        now = _at_job(machine)
+        kind = command[1]
+        lost = before.at_job - now
+        self.require(
+            not lost or kind in (Kind.JOB_SETTLE, Kind.JOB_END),
+            f"{where}: command {kind} took {sorted(lost)[:5]} from job {before.job}",
+        )
+        for number in now - before.at_job:
+            assert job is not None
+            is_there = number not in ledger.settled and number not in ledger.buried
+            self.require(is_there, f"{where}: message {number} had gone, and a job has it")
+            self.require(
+                number < ledger.job_ends[job.id], f"{where}: message {number} came after the job"
+            )
 
     def _came(
         self,
@@ -242,11 +278,13 @@ class Oracle:
     def _buried(self, ledger: Ledger, uid: int, number: int, index: int) -> None:
         """G6: not before every target has it."""
         body = ledger.messages[number].body
+        self.require(
+            number not in ledger.buried, f"queue {uid}: {body[:20]!r} was sent on and is again"
+        )
         for target in ledger.targets:
             self.require(
                 body in self.ledgers[target].numbers,
-                f"queue {uid}: dead letter {body[:20]!r} was dropped before queue {target} had it "
-                "(G6)",
+                f"queue {uid}: {body[:20]!r} was dropped before its target {target} had it (G6)",
             )
         self._gone(ledger, number)
         ledger.buried[number] = index
@@ -328,6 +366,11 @@ class Oracle:
             if number in ledger.buried:
                 return all(self._is_accounted(target, body) for target in ledger.targets)
         return False
+
+
+def _at_job(machine: QueueMachine) -> set[int]:
+    job = machine.query_job()
+    return set() if job is None else set(_within(job.held, [(0, 1 << 62)]))
 
 
 def _is_new(machine: QueueMachine, command: bytes) -> bool:

@@ -44,6 +44,8 @@ class Scenario:
     disk_stalls: bool = False
     #: Consumers grant credit, and are written late what comes (ADR 69).
     credit: bool = False
+    #: The first queue has no consumers: jobs move what is in it to the second.
+    jobs: bool = False
 
     @classmethod
     def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
@@ -153,6 +155,20 @@ PROFILES: dict[str, dict[str, Any]] = {
     #: Consumers and their members die.
     "consumers": _QUIET
     | {"crashes": True, "channel_ends": 0.05, "dead_letters": True, "transfers": True},
+    #: Leaders and streams end while jobs take messages from one queue to another.
+    "jobs": _QUIET
+    | {
+        "jobs": True,
+        "crashes": True,
+        "transfers": True,
+        "breaks": True,
+        "mutes": True,
+        "queue_count": 2,
+        "dead_letters": False,
+        "delay_ms_max": 5.0,
+        "sync_ms_max": 4.0,
+        "haste": 4,
+    },
     #: Consumers go that have not been written all that was taken out for them.
     "credit": _QUIET
     | {

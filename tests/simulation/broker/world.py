@@ -30,6 +30,7 @@ from brokerd.storage.errors import StorageError
 from brokerd.storage.wal import WalConfig
 from tests.simulation.broker.clients import SimConsumer, SimPublisher
 from tests.simulation.broker.disk import flip_bit
+from tests.simulation.broker.jobs import START_MS, keep_moving
 from tests.simulation.broker.kernel import Kernel
 from tests.simulation.broker.lies import Lies
 from tests.simulation.broker.member import SimMember
@@ -89,6 +90,10 @@ class BrokerWorld:
         # Drawn apart as well.
         has_default = random.Random(f"default limit {seed}").random() < 0.5
         self.queues = self._new_queues(names, has_default)
+        #: The queue that jobs empty.
+        self.parked = min(self.queues) if scenario.jobs else None
+        if self.parked is not None:
+            self.queues[self.parked].targets = (max(self.queues),)
         self.open_queues = [queue for queue in self.queues.values() if queue.name != "dead"]
         self.oracle.ledgers = {
             queue.uid: Ledger(targets=queue.targets) for queue in self.queues.values()
@@ -101,6 +106,7 @@ class BrokerWorld:
         self.consumers = [
             SimConsumer(self, f"c{queue.uid}{i}", queue.uid)
             for queue in self.queues.values()
+            if queue.uid != self.parked
             for i in range(self.rng.choice((1, 2)))
         ]
 
@@ -546,6 +552,8 @@ class BrokerWorld:
         self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
         self.kernel.after(BROWSE_MS, self._browse)
+        if self.parked is not None:
+            self.kernel.after(START_MS, keep_moving, self)
         self._run_until(heal_ms)
         while self.kernel.now_ms < heal_ms + self.resume_ms and any(
             publisher.confirmed_at_ms <= heal_ms for publisher in self.publishers
@@ -606,6 +614,8 @@ class BrokerWorld:
             driver = host.driver_of(uid)
             assert driver is not None
             left = (machine.store.ready, machine.unacked, machine.letters.count)
+            if machine.query_job() is not None:
+                return f"a job of queue {uid} is under way: {left}"
             if any(left) and (self.may_consume(uid) or any(left[1:])):
                 return f"queue {uid} holds ready, unacked, letters: {left}"
             wanted = driver.replica.applied_index

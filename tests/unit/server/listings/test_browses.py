@@ -16,8 +16,9 @@ from brokerd.core.queue.browse import Place
 from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
-from brokerd.server.listings import browses, message_rows
-from brokerd.server.listings.browses import Asked, BrowseRefused, Browses, Shown, TooManyBrowses
+from brokerd.server.listings import browses, look_guard, message_rows
+from brokerd.server.listings.browses import Asked, Browses, Shown
+from brokerd.server.listings.look_guard import BrowseRefused, TooManyBrowses
 from brokerd.server.members import browse_calls
 from brokerd.server.queues.browsing import Page, Question
 
@@ -52,6 +53,7 @@ class Record:
     uid: int = 9
     name: str = "q"
     vhost: str = "/"
+    members: tuple[str, ...] = ("n1",)
 
 
 @dataclass
@@ -78,17 +80,16 @@ class Rig:
         self.records: list[Json] = []
         owner = ("n1", 1, 1) if exclusive else None
         self.record = Record(owner)
-        self.browses = Browses(
-            browses.Sources(
-                view=cast(Any, self),
-                admission=cast(Any, self),
-                members=cast(Any, None),
-                signer=Keyring([b"k" * 32]),
-                audit=cast(Any, self),
-                refusal=lambda _: "",
-                check_filter=self.check_filter,
-            )
+        sources = look_guard.Sources(
+            view=cast(Any, self),
+            admission=cast(Any, self),
+            members=cast(Any, None),
+            signer=Keyring([b"k" * 32]),
+            audit=cast(Any, self),
+            refusal=lambda _: "",
+            check_filter=self.check_filter,
         )
+        self.browses = Browses(look_guard.LookGuard(sources))
 
     cluster_id = "c"
 
@@ -252,7 +253,7 @@ async def test_a_user_has_so_many_calls_at_once(monkeypatch: pytest.MonkeyPatch)
     rig = use(monkeypatch, 5_000)
     under_way = [
         rig.browses.pages(Asked("/", "q", count=5_000), Identity("ann"), AUTHOR)
-        for _ in range(browses.CALLS_PER_USER_MAX)
+        for _ in range(look_guard.CALLS_PER_USER_MAX)
     ]
     for pages in under_way:
         await anext(pages)
@@ -306,3 +307,19 @@ def test_a_payload_is_cut_between_characters() -> None:
 def test_properties_are_shown_in_rabbitmqs_words() -> None:
     header = BasicProperties(app_id="a", headers={"n": 1}, priority=3).encode()
     assert message_rows.properties(header) == {"app_id": "a", "priority": 3, "headers": {"n": 1}}
+
+
+async def test_a_queue_that_is_deleted_in_mid_look_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = use(monkeypatch, 2_000)
+
+    async def gone(_m: Any, queue: Any, _a: Any, _f: Any, refusal: Any) -> Page:
+        rig.record = replace(rig.record, uid=10)
+        refusal(queue.uid)
+        raise AssertionError("a queue of this name has another uid")
+
+    monkeypatch.setattr(browse_calls, "ask_leader", gone)
+    with pytest.raises(BrowseRefused, match="deleted meanwhile") as error:
+        await rig.look(count=2_000)
+    assert error.value.refused.code == 404

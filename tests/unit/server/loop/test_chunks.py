@@ -148,3 +148,35 @@ def test_each_loop_has_a_timer_of_its_own_that_ends_with_it() -> None:
     for _ in range(20):
         asyncio.run(rest_twice())
     assert open_files() <= before
+
+
+async def test_a_long_walk_works_longer_while_nothing_else_uses_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    others_s = [0.0]
+    rests = 0
+
+    async def rest() -> None:
+        nonlocal rests
+        rests += 1
+        clock.now += others_s[0]
+
+    monkeypatch.setattr(chunks, "_rest", rest)
+    pace = chunks.Pace()
+
+    async def work(seconds: float) -> int:
+        nonlocal rests
+        rests = 0
+        for _ in range(round(seconds / chunks.TURN_S)):
+            clock.now += chunks.TURN_S * 1.01
+            await pace.keep()
+        return rests
+
+    assert await work(0.01) == 10
+    others_s[0] = 2 * chunks.USED_S
+    # The first slice is still a long one.
+    assert await work(0.01) == 91
+    others_s[0] = 0.0
+    await asyncio.sleep(chunks.USED_FOR_S)
+    assert await work(0.01) <= 11

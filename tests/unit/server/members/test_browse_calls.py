@@ -14,13 +14,11 @@ from brokerd.server.members.member_calls import Handler, MemberCalls
 from brokerd.server.queues.browsing import (
     BODY_BYTES_MAX,
     PAGE_MAX,
-    Busy,
-    Matching,
-    NotHere,
     Page,
     Question,
     QueueBrowser,
 )
+from brokerd.server.queues.walking import Busy, Matching, NotHere
 
 Json = dict[str, Any]
 PAGE = {"messages": [{"number": 1}], "place": [3, 0, 2, 0], "looked": 1, "counts": {"ready": 5}}

@@ -200,6 +200,20 @@ class DeadLetters:
         """Nobody works here."""
 
 
+class JobWorkers:
+    """Notes which queues have a job to be worked on, by term."""
+
+    def __init__(self) -> None:
+        self.woken: list[tuple[int, int]] = []
+        self.stopped: list[int] = []
+
+    def wake(self, uid: int, term: int) -> None:
+        self.woken.append((uid, term))
+
+    def stop(self, uid: int) -> None:
+        self.stopped.append(uid)
+
+
 class Options:
     """The same options for all queues; notes who was looked at."""
 

@@ -47,12 +47,14 @@ class Rig:
         self.replicas = fakes.Replicas()
         self.hub = fakes.Hub()
         self.options = fakes.Options()
+        self.jobs = fakes.JobWorkers()
         self.leaders = QueueLeaders(
             fakes.Identity("n0"),
             self.queues,
             self.replicas,
             self.hub,
             fakes.DeadLetters(),
+            self.jobs,
             self.options,
             wake_members=lambda uid: None,
             write_later=lambda operation: None,

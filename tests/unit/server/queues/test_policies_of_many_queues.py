@@ -25,6 +25,7 @@ class Rig:
             fakes.Replicas(),
             fakes.Hub(),
             fakes.DeadLetters(),
+            fakes.JobWorkers(),
             self.options,
             wake_members=self.woken.append,
             write_later=lambda operation: None,

@@ -651,6 +651,23 @@ public final class Uses {
       check("delivery_limit".equals(death.get("reason")), death);
       check(List.copyOf(counts).equals(List.of(0L, 1L, 2L)), counts);
     });
+    use("delayed exchange: setDelayed and setDelayLong", () -> {
+      RabbitTemplate t = template();
+      String q = queue(t);
+      DirectExchange later = new DirectExchange(name());
+      later.setDelayed(true);
+      admin(t).declareExchange(later);
+      admin(t).declareBinding(BindingBuilder.bind(new Queue(q)).to(later).with("k"));
+      long began = System.nanoTime();
+      t.convertAndSend(later.getName(), "k", "x", m -> { m.getMessageProperties().setDelayLong(700L); return m; });
+      t.convertAndSend(later.getName(), "k", "first");
+      check("first".equals(t.receiveAndConvert(q)), "first");
+      Message found = t.receive(q);
+      check((System.nanoTime() - began) / 1_000_000 >= 700 && text(found).equals("x"), found);
+      MessageProperties p = found.getMessageProperties();
+      check(p.getReceivedDelayLong() == 700L, p.getReceivedDelayLong());
+      admin(t).deleteExchange(later.getName());
+    });
     use("annotated listeners, with an answer", () -> {
       AnnotationConfigApplicationContext context = new AnnotationConfigApplicationContext(Annotated.class);
       opened.add(context);

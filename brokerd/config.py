@@ -116,6 +116,27 @@ class ListenerConfig(_Section):
     backlog: int = Field(default=1024, ge=1)
 
 
+class ProxyProtocolConfig(_Section):
+    """Proxies before this member that say who their clients are (PROXY protocol, version 1, 2)."""
+
+    #: Networks of such proxies (CIDR, comma-separated): connections from there to the ports of AMQP
+    #: and of the management API must begin with the protocol's header; empty: there are none.
+    trusted: str = ""
+
+    @field_validator("trusted")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        """Refuse what names no networks."""
+        for word in value.replace(",", " ").split():
+            try:
+                ipaddress.ip_network(word, strict=False)
+            except ValueError as error:
+                raise ValueError(
+                    f"{word[:80]!r} is no network: use one like 10.0.0.0/8 or an address"
+                ) from error
+        return value
+
+
 class ClusterConfig(_Section):
     """How a member finds its cluster; the list counts until the member knows better itself."""
 
@@ -536,6 +557,7 @@ class BrokerConfig(_Section):
 
     node: NodeConfig = NodeConfig()
     listeners: ListenerConfig = ListenerConfig()
+    proxy_protocol: ProxyProtocolConfig = ProxyProtocolConfig()
     cluster: ClusterConfig = ClusterConfig()
     auth: AuthConfig = AuthConfig()
     oauth2: OAuthConfig = OAuthConfig()

@@ -31,6 +31,7 @@ from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
 from brokerd.server import banner, composition, logs, service_manager, start
+from brokerd.server.access import proxied_listener
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
@@ -262,13 +263,14 @@ async def _open_management(member: Member, fronts: Fronts) -> None:
     """Listen for the management API; logins are refused with a 503 until the catalog is known."""
     config = member.base.config
     host = config.node.bind or None
+    trusted = proxied_listener.networks(config.proxy_protocol.trusted)
     try:
         if port := config.port("management"):
-            await fronts.management.start(host, port)
+            await fronts.management.start(host, port, trusted=trusted)
         if config.tls.cert_file and (port := config.port("management_tls")):
             context = listener_context("https", config.tls)
             member.access.certificate_files.append(context.files)
-            await fronts.management.start(host, port, context)
+            await fronts.management.start(host, port, context, trusted)
     except OSError as error:
         reason = str(error) if isinstance(error, UnusableFiles) else listening.in_words(error)
         raise ListenError(f"cannot listen on port {port} for management: {reason}") from error

@@ -17,6 +17,8 @@ from typing import Any, cast
 from aiohttp import http_exceptions, web, web_response
 
 from brokerd.core.unauthenticated import Unauthenticated
+from brokerd.server.access.proxied_listener import Network, ProxiedServer
+from brokerd.server.access.proxy_header import Address
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ class HttpServer:
             auto_decompress=False,
         )
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | ProxiedServer] = []
         self._unauthenticated: Unauthenticated[Guarded] = Unauthenticated(
             limits.connections_max, limits.connections_per_address_max
         )
@@ -90,11 +92,23 @@ class HttpServer:
         self._guarded: dict[Any, Guarded] = {}
 
     async def start(
-        self, host: str | None, port: int, context: ssl.SSLContext | None = None
+        self,
+        host: str | None,
+        port: int,
+        context: ssl.SSLContext | None = None,
+        trusted: tuple[Network, ...] = (),
     ) -> None:
-        """Listen, on one more port where it listens already; OSError if that is impossible."""
+        """Listen, on one more port where it listens already; OSError if that is impossible.
+
+        trusted: networks of proxies (proxied_listener.py).
+        """
         if not self._servers:
             await self._runner.setup()
+        if trusted:
+            proxied = ProxiedServer(self._connection, trusted, context, "HTTP")
+            await proxied.start(host, port, BACKLOG)
+            self._servers.append(proxied)
+            return
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             self._connection,
@@ -116,9 +130,9 @@ class HttpServer:
             connection.abort()
         self._requests.removeFilter(self._filter)
 
-    def _connection(self) -> Guarded:
+    def _connection(self, client: Address | None = None) -> Guarded:
         assert self._runner.server is not None
-        return Guarded(self, self._runner.server())
+        return Guarded(self, self._runner.server(), client)
 
     def opened(self, connection: Guarded) -> None:
         """A client dialled; the one that is longest without a request may have to go for it."""
@@ -157,8 +171,13 @@ class Guarded(asyncio.BufferedProtocol):
     loop reads otherwise.
     """
 
-    def __init__(self, server: HttpServer, inner: web.RequestHandler) -> None:
+    def __init__(
+        self, server: HttpServer, inner: web.RequestHandler, client: Address | None = None
+    ) -> None:
+        """client: its address, where that is not the socket's peer."""
         self.inner = inner
+        #: The client's; None: not known.
+        self.peer = client
         self.address = "?"
         self._server = server
         self._transport: asyncio.Transport | None = None
@@ -202,8 +221,10 @@ class Guarded(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else "?"
+        peer = self.peer or transport.get_extra_info("peername")
+        if peer:
+            self.peer = str(peer[0]), int(peer[1])
+            self.address = self.peer[0]
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         self._within(self._server.limits.first_request_s)
         self.inner.connection_made(transport)

@@ -56,7 +56,9 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         services: ConnectionServices[ClientConnection],
         config: amqp_config.ConnectionConfig,
         tls: bool,
+        client: tuple[str, int] | None = None,
     ) -> None:
+        """client: its address, where that is not the socket's peer (proxied_listener.py)."""
         channels, now_ms = services.channels, services.wheel.now_ms
         role = amqp_config.Role.SERVER
         super().__init__(
@@ -75,6 +77,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         self._limits = channels.config.limits
         self.sessions: dict[int, Session] = {}
         self.tls = tls
+        self._client = client
         self._login = ClientLogin(services.authenticator, channels.config.auth, tls)
         self._token = TokenLife(self, self._login, self.sessions)
         self.connected_ms = services.clock_ms()
@@ -103,7 +106,7 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         """A client dialled."""
         # uvloop's transports are no subclasses of asyncio's, they only act like them.
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = _address(self._transport, "peername")
+        self.peer = self._client or _address(self._transport, "peername")
         self.sock = _address(self._transport, "sockname")
         if not self._connections.admit(self):
             self._transport.abort()

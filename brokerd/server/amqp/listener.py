@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import platform
 import socket
@@ -17,7 +18,9 @@ from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.config import BrokerConfig, TlsConfig
 from brokerd.core.catalog.identity import Identity
 from brokerd.core.profiles import Profile
-from brokerd.server.access import compatibility
+from brokerd.server.access import compatibility, proxied_listener
+from brokerd.server.access.proxied_listener import ProxiedServer
+from brokerd.server.access.proxy_header import Address
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
 from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.connection import ClientConnection
@@ -71,7 +74,7 @@ class AmqpListener:
         self._variables = variables
         self._spawn = spawn
         self._certificate_files = certificate_files
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | ProxiedServer] = []
         self._is_watching = False
         #: What new connections meet, and the variables' revision and the name it was made of.
         self._settings: tuple[tuple[int, str], ConnectionConfig] | None = None
@@ -88,8 +91,8 @@ class AmqpListener:
         )
         return ours
 
-    def _connection(self, tls: bool) -> ClientConnection:
-        return ClientConnection(self._services, self._config_now(), tls)
+    def _connection(self, tls: bool, client: Address | None = None) -> ClientConnection:
+        return ClientConnection(self._services, self._config_now(), tls, client)
 
     def _config_now(self) -> ConnectionConfig:
         variables, channels = self._variables, self._services.channels
@@ -122,23 +125,34 @@ class AmqpListener:
     async def _listen(
         self, config: BrokerConfig, port: int, context: ssl.SSLContext | None
     ) -> None:
-        host = config.node.bind or None
+        host, backlog = config.node.bind or None, config.listeners.backlog
+        trusted = proxied_listener.networks(config.proxy_protocol.trusted)
+        scheme = "AMQPS" if context is not None else "AMQP"
         try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: self._connection(context is not None),
-                host,
-                port,
-                ssl=context,
-                backlog=config.listeners.backlog,
-                # SEC-33: a TLS handshake takes at most five seconds.
-                ssl_handshake_timeout=5.0 if context is not None else None,
-            )
+            server: asyncio.Server | ProxiedServer
+            if trusted:
+                server = ProxiedServer(
+                    functools.partial(self._connection, context is not None),
+                    trusted,
+                    context,
+                    scheme,
+                )
+                await server.start(host, port, backlog)
+            else:
+                server = await asyncio.get_running_loop().create_server(
+                    lambda: self._connection(context is not None),
+                    host,
+                    port,
+                    ssl=context,
+                    backlog=backlog,
+                    # SEC-33: a TLS handshake takes at most five seconds.
+                    ssl_handshake_timeout=5.0 if context is not None else None,
+                )
         except OSError as error:
             raise ListenError(
                 f"cannot listen on {host or '*'}:{port} for AMQP: {listening.in_words(error)}"
             ) from error
         self._servers.append(server)
-        scheme = "AMQPS" if context is not None else "AMQP"
         log.info("listening for %s on %s port %d", scheme, host or "all addresses", port)
 
     async def stop(self) -> None:

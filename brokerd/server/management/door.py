@@ -122,9 +122,9 @@ class Door:
         return await route.handler(call)
 
     async def _caller(self, request: web.Request, route: Route) -> Caller:
-        transport = request.transport
-        peer = transport.get_extra_info("peername") if transport is not None else None
-        host, port = (str(peer[0]), peer[1]) if peer else ("0.0.0.0", 0)
+        connection = request.get(CONNECTION)
+        peer = None if connection is None else connection.peer
+        host, port = peer or ("0.0.0.0", 0)
         name = f"{host}:{port}"
         if route.right is Right.ANYONE:
             return Caller(Identity(""), name, request.secure)

@@ -320,6 +320,60 @@ def unlucky(self):
 """
 
 
+DELAYED = """
+import os
+from celery import Celery
+from kombu import Queue
+app = Celery("delayed", broker="{url}")
+app.conf.update(task_default_queue="celery.later", task_default_queue_type="quorum",
+                task_queues=[Queue("celery.later", queue_arguments={{"x-queue-type": "quorum"}})],
+                task_default_exchange_type="topic", worker_prefetch_multiplier=1,
+                broker_transport_options={{"confirm_publish": True}})
+
+@app.task
+def note(text):
+    with open(os.environ["CELERY_DONE"], "a") as file:
+        file.write(text + chr(10))
+"""
+
+
+def test_celery_delays_by_queues_of_the_broker(member: Member, tmp_path: Path) -> None:
+    """Native delayed delivery, which quorum queues bring: a queue for each power of two seconds."""
+    (tmp_path / "delayed.py").write_text(DELAYED.format(url=url(member)))
+    done = tmp_path / "done"
+    own = {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "CELERY_DONE": str(done)}
+    env = os.environ | own
+    log = tmp_path / "worker.log"
+    command = ["-m", "celery", "-A", "delayed", "worker", "--pool", "solo", "--loglevel", "INFO"]
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, *command], env=env, cwd=tmp_path, stdout=output, stderr=output
+        )
+    try:
+        eventually(lambda: b" ready." in log.read_bytes(), "worker", 120)
+        program = (
+            "import delayed, time\n"
+            "delayed.note.apply_async(('later',), countdown=3)\n"
+            "delayed.note.apply_async(('now',))\n"
+        )
+        subprocess.run([sys.executable, "-c", program], env=env, cwd=tmp_path, check=True)
+        with member.connect() as connection:
+            channel = connection.channel()
+            # It waits in the broker, not in the worker's hands.
+            counts = [
+                channel.queue_declare(f"celery_delayed_{level}", passive=True).method.message_count
+                for level in range(3)
+            ]
+            assert sum(counts) == 1
+        eventually(lambda: done.exists() and done.read_text() == "now\nlater\n", "both", 60)
+        worker.terminate()
+        assert worker.wait(60) == 0
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+        worker.wait()
+
+
 def test_a_celery_worker_does_tasks_and_answers(member: Member, tmp_path: Path) -> None:
     """Task queue, results by rpc://, retries with an ETA, remote control, warm shutdown."""
     (tmp_path / "tasks.py").write_text(TASKS.format(url=url(member)))

@@ -183,6 +183,7 @@ EXAMPLES: dict[str, Any] = {
     "jwks_url": "https://login.example/keys",
     "scope_aliases": {"admin": "shop.tag:administrator"},
     "signing_keys": {"one": "/keys/one.pem"},
+    "trusted": "10.0.0.0/8",
 }
 
 

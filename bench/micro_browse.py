@@ -68,7 +68,7 @@ class Leader:
 async def measure(count: int) -> None:
     """Print what pages cost."""
     leader = Leader(count)
-    browser = QueueBrowser(Walker(leader, lambda: 1))
+    browser = QueueBrowser(Walker(leader, lambda: 1, lambda: 0))
     level = leader.state.store.level_counts()[0][0]
     middle = browse.Place(browse.Stage.FRESH, level, count // 2, 0)
     questions = {

@@ -15,7 +15,7 @@ from brokerd.ctl import completing, output, settings, triage
 _STATES = ("ready", "unacked", "delayed", "all")
 _FORMATS = ("table", "json", "raw")
 _COLUMNS = (
-    *("number", "state", "deliveries", "enqueued", "expires", "bytes"),
+    *("number", "state", "deliveries", "enqueued", "expires", "due", "bytes"),
     *("exchange", "routing_key", "died", "consumer", "payload"),
 )
 #: Messages of one call; there are as many calls as it takes.
@@ -112,7 +112,9 @@ def browse(
             progress.end()
     if not is_program:
         chosen.say(f"Messages of queue '{name}' in vhost '{vhost}' ...")
-        output.rows(chosen, _COLUMNS, [_shown(row) for row in rows])
+        waits = any("due_ms" in row for row in rows)
+        columns = [column for column in _COLUMNS if column != "due" or waits]
+        output.rows(chosen, columns, [_shown(row) for row in rows])
         held = ", ".join(f"{value:,} {key}" for key, value in sorted(counts.items()))
         looked_at = progress.looked_at
         chosen.say(f"Shown {len(rows):,} of {looked_at:,} looked at; the queue has {held}.")
@@ -150,6 +152,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "deliveries": row["acquired_count"] or row["delivery_count"],
         "enqueued": _time(row["enqueued_ms"]),
         "expires": _time(row["expires_ms"]),
+        "due": _time(row.get("due_ms")),
         "died": _death(row["properties"]),
         "consumer": f"{holder['consumer_tag'] or '(get)'} at {holder['node']}" if holder else None,
         "payload": payload,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from brokerd.ctl import errors, output, settings, triage
+from brokerd.ctl import completing, errors, output, settings, triage
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
@@ -53,7 +53,7 @@ def _options(*made: Callable[[F], F]) -> Callable[[F], F]:
 
 
 _WHICH = (
-    click.argument("name", metavar="QUEUE"),
+    click.argument("name", metavar="QUEUE", shell_complete=completing.queue_names),
     click.option("--filter", "chosen_by", default="", help="Only messages of which this is true."),
     click.option(
         "--group", default="", metavar="FINGERPRINT", help="Only those of a group of `triage`."
@@ -72,8 +72,20 @@ _WHICH = (
     click.option("--wait", is_flag=True, help="Show how far it is until it has ended."),
 )
 _TARGETS = (
-    click.option("--to-queue", default=None, metavar="NAME", help="To this queue."),
-    click.option("--to-exchange", default=None, metavar="NAME", help="To this exchange."),
+    click.option(
+        "--to-queue",
+        default=None,
+        metavar="NAME",
+        help="To this queue.",
+        shell_complete=completing.queue_names,
+    ),
+    click.option(
+        "--to-exchange",
+        default=None,
+        metavar="NAME",
+        help="To this exchange.",
+        shell_complete=completing.exchange_names,
+    ),
     click.option(
         "--routing-key",
         default=None,
@@ -166,7 +178,7 @@ def delete_messages(name: str, yes: bool, **common: Any) -> None:
 
 
 @click.command(cls=settings.Command)
-@click.argument("name", metavar="[QUEUE]", default="")
+@click.argument("name", metavar="[QUEUE]", default="", shell_complete=completing.queue_names)
 def list_queue_jobs(name: str) -> None:
     """List redrives, moves and deletions of messages: under way, and the last of each queue
     (option -p).
@@ -185,7 +197,7 @@ def list_queue_jobs(name: str) -> None:
 
 
 @click.command(cls=settings.Command)
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=completing.queue_names)
 def stop_queue_job(name: str) -> None:
     """Stop a queue's redrive, move or deletion: nothing more is taken out of it (option -p).
 

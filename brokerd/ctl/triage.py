@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import output, settings
+from brokerd.ctl import completing, output, settings
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
@@ -28,8 +30,10 @@ _SHORT = (
     *("fingerprint", "messages", "sent_back", "why", "published_to", "what", "client"),
     *("last", "example"),
 )
+#: What it leaves out where the terminal has fewer columns than this.
+_WIDE_COLUMNS, _WIDE_ONLY = 100, frozenset(("last", "example"))
 #: Columns of it that are there even where all groups have nothing in them.
-_ALWAYS = ("fingerprint", "messages", "why", "last", "example")
+_ALWAYS = frozenset(("fingerprint", "messages", "why", "last", "example"))
 #: Groups that are told apart; the members tell as many apart in one look.
 GROUPS_MAX = 1_000
 _STATES = ("ready", "unacked", "delayed", "all")
@@ -109,7 +113,7 @@ def pages(
 
 
 @click.command(cls=settings.Command)
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=completing.queue_names)
 @click.option("--state", type=click.Choice(_STATES), default=None, help="Default: ready.")
 @click.option("--filter", "chosen_by", default="", help="Only messages of which this is true.")
 def triage(name: str, state: str | None, chosen_by: str) -> None:
@@ -143,12 +147,16 @@ def triage(name: str, state: str | None, chosen_by: str) -> None:
         finally:
             progress.end()
     found = [shown(row) for row in groups.rows()]
-    output.rows(chosen, columns_of(chosen, COLUMNS, _SHORT, _ALWAYS, found), found)
+    is_narrow = shutil.get_terminal_size().columns < _WIDE_COLUMNS
+    short = tuple(each for each in _SHORT if not (is_narrow and each in _WIDE_ONLY))
+    output.rows(chosen, columns_of(chosen, COLUMNS, short, _ALWAYS, found), found)
     total = sum(row["messages"] for row in found)
     chosen.say(f"{total:,} messages in {len(found):,} groups; looked at {progress.looked_at:,}.")
     first = next((row["fingerprint"] for row in found if row["fingerprint"]), None)
     if first is not None:
-        chosen.say(f"What would go back: brokerctl redrive {name} --group {first} --dry-run")
+        shown_name, example = shlex.quote(name), found[0]["example"]
+        chosen.say(f"An example: brokerctl browse {shown_name} --from {example} --count 1")
+        chosen.say(f"What would go back: brokerctl redrive {shown_name} --group {first} --dry-run")
 
 
 def shown(row: Row) -> Row:
@@ -186,7 +194,7 @@ def columns_of(
     chosen: Settings,
     columns: tuple[str, ...],
     short: tuple[str, ...],
-    always: tuple[str, ...],
+    always: Collection[str],
     found: list[Row],
 ) -> list[str]:
     """Return the columns: for a program all, for a person the short ones that are not empty."""

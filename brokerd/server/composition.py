@@ -764,7 +764,7 @@ class Looks:
 
 
 def _looks(base: CoreServices, access: Access, messages: Messages, members: Members) -> Looks:
-    walker = Walker(base.queues, base.process.clock_ms)
+    walker = Walker(base.queues, base.process.clock_ms, lambda: base.host.runs_total)
     compiled = browse_filters.compiler(base.process.clock_ms)
     browse_calls.serve(members.calls, base.host, QueueBrowser(walker), compiled)
     pages = triage_pages.TriagePages(

@@ -124,6 +124,8 @@ def _endless_letters(row: Row, _: Facts) -> Iterable[Hit]:
             "queue", row["vhost"], queue, row["rounds"], ROUNDS_MAX,
             f"{row['messages']:,} messages went round {row['rounds']:.0f} times each "
             f"({', '.join(row['reasons'])}): {row['ring']}",
+            "break the ring: set a delivery-limit, or count x-death and give up; which messages: "
+            f"brokerctl -p {shlex.quote(row['vhost'])} triage {shlex.quote(queue)} --state all",
         )  # fmt: skip
 
 
@@ -472,8 +474,9 @@ RULES = (
     Rule("AE-CYCLE", "warning", "unroutable_1h", False,
          "break the ring of alternate exchanges", _alternate_cycle),
     Rule("POISON", "warning", "queue_1h", True,
-         "some message cannot be handled: look at the dead letters of this queue, if it has any "
-         "(the table poison_1h tells kinds of messages apart)", _poison),
+         "some message cannot be handled: brokerctl triage of the queue that has this queue's dead "
+         "letters, if it has any, says why they died (the table poison_1h tells kinds of messages "
+         "apart)", _poison),
     Rule("LIMIT-DROP", "critical", "queue_1h", True,
          "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
          "resource", _default_limit),

@@ -102,6 +102,8 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._dirty: list[Driver] = []
         self._is_flush_scheduled = self._has_failed = False
+        #: How often some group had something to do.
+        self.runs_total = 0
         self._calls = flush_calls.FlushCalls(self._loop)
         self._group_clock = self._groups.clock
         self._deadlines = Deadlines(self._groups.awake, config.raft.tick_ms, clock_ms, self)
@@ -484,6 +486,7 @@ class Host:
             self._groups.wake_waiting()
             self.schedule_flush()
         dirty, self._dirty = self._dirty, []
+        self.runs_total += bool(dirty)
         if len(dirty) > GROUPS_PER_TURN:
             # Others are heard in between, and hear that this node lives.
             self._dirty = dirty[GROUPS_PER_TURN:]

@@ -634,6 +634,7 @@ class QueueMachine(QueueState):
         if job is not None and _is_of(command, job, meta):
             self._back_from_job(job.held.clear())
             self.job = None
+            self._used()
             receipts = (*self.receipts, Receipt(job.id, command.receipt))
             self.receipts = receipts[-RECEIPTS_MAX:]
         return _OK

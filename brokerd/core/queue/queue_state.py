@@ -200,7 +200,8 @@ class QueueState:
         self.last_used_ms = self.clock_ms
 
     def _lease_end_ms(self) -> int | None:
-        if self.options.expires_ms is None or self.consumers.registered:
+        # A job is a use: what it holds must not go with the queue.
+        if self.options.expires_ms is None or self.consumers.registered or self.job is not None:
             return None
         if self.last_used_ms is None or self._expiry_waits():
             return None

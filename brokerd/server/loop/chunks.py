@@ -14,7 +14,7 @@ import ctypes
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -33,10 +33,10 @@ REST_S = 0.0002
 #: Seconds of processor time that a walk which takes whole seconds works before it rests, while
 #: nothing else uses the loop: a rest costs about 0.05 ms itself.
 IDLE_TURN_S = 0.001
-#: Seconds of processor time of the loop in one rest, above which others use it: what a rest costs
-#: itself is less, what one publish costs is more.
-USED_S = 0.0001
-#: Seconds for which it counts as used after that: a client of 50 publishes a second uses it.
+#: Seconds of processor time of one slice, after which its walk rests as long as it worked: what is
+#: read as a whole may have 128 MiB.
+LONG_S = 0.02
+#: Seconds for which the loop counts as used after a command: by a client of 50 a second all along.
 USED_FOR_S = 0.02
 
 
@@ -178,15 +178,18 @@ async def in_turns(made: Iterable[T]) -> AsyncIterator[T]:
 class Pace(_Walk):
     """The pace of a walk that takes whole seconds: over the messages of a deep queue.
 
-    It rests as the others while something else uses the loop, and after ten times as much work
-    while nothing does: one publish that comes then waits for a millisecond, the next does not.
-    State: when the loop counts as idle again.
+    It rests as the others while queues take commands, and after ten times as much work while none
+    does: one publish that comes then waits for a millisecond, the next does not.
+    State: how many commands there had been, when the loop counts as idle again.
     """
 
-    __slots__ = ("_idle_from_s",)
+    __slots__ = ("_commands", "_idle_from_s", "_seen")
 
-    def __init__(self) -> None:
+    def __init__(self, commands: Callable[[], int]) -> None:
+        """commands() grows when queues here take any."""
         super().__init__()
+        self._commands = commands
+        self._seen = commands()
         self._idle_from_s = 0.0
 
     @property
@@ -201,9 +204,11 @@ class Pace(_Walk):
             await self.rest()
 
     async def rest(self) -> None:
-        """Leave the loop to others, and see whether they use it."""
-        before_s = time.thread_time()
-        await _rest()
-        self._worked_s, self._began_s = 0.0, time.thread_time()
-        if self._began_s - before_s >= USED_S:
+        """Leave the loop to others, and see whether queues took commands."""
+        if self._worked_s >= LONG_S:
+            await asyncio.sleep(self._worked_s)
+        await super().rest()
+        seen = self._commands()
+        if seen != self._seen:
+            self._seen = seen
             self._idle_from_s = time.monotonic() + USED_FOR_S

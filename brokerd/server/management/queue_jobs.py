@@ -77,13 +77,15 @@ class _Seen:
         }
 
 
-async def triage(call: Call, asked: TriageAsked) -> Json:
-    """Return one answer of all pieces of a triage; HttpError."""
+async def triage(call: Call, asked: TriageAsked, *, is_brief: bool = False) -> Json:
+    """Return one answer of all pieces of a triage, or of the first; HttpError."""
     seen, caller = _Seen(), call.caller
     pieces = call.services.triages.pieces(asked, caller.identity, caller.author, call.is_gone)
     async with _refusals(), contextlib.aclosing(pieces):
         async for shown in pieces:
             seen.add(shown)
+            if is_brief:
+                break
     return seen.as_json()
 
 

@@ -28,6 +28,7 @@ from brokerd.server.management import (
     users,
     vhosts,
 )
+from brokerd.server.management.pages import messages as message_pages
 from brokerd.server.management.pages import site
 from brokerd.server.management.routes import Table
 
@@ -56,6 +57,7 @@ _ENDPOINTS = (
     *browse.ROUTES,
     *queue_jobs.ROUTES,
     *site.ROUTES,
+    *message_pages.ROUTES,
 )
 
 TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))

@@ -93,9 +93,12 @@ class Busy(Exception):
 class Walker:
     """State: how many walks are under way."""
 
-    def __init__(self, queues: Replicas, clock_ms: Callable[[], int]) -> None:
-        """clock_ms() is the wall clock."""
+    def __init__(
+        self, queues: Replicas, clock_ms: Callable[[], int], commands: Callable[[], int]
+    ) -> None:
+        """clock_ms() is the wall clock; commands() grows when queues here take any."""
         self._queues = queues
+        self.commands = commands
         self.clock_ms = clock_ms
         self._running = 0
 
@@ -121,6 +124,24 @@ class Walker:
         self._running -= 1
 
 
+class _Reader:
+    """Reads entries of the log, and counts their bytes.
+
+    It knows nothing of the walk: in a circle of the two the last entry, which may have 128 MiB,
+    would wait for the collector.
+    """
+
+    def __init__(self, walker: Walker) -> None:
+        self._walker = walker
+        self.bytes = 0
+
+    def read(self, uid: int, index: int) -> bytes | None:
+        """Return an entry, None where it is not here any more."""
+        data = self._walker.entry_data(uid, index)
+        self.bytes += 0 if data is None else len(data)
+        return data
+
+
 class Walk:
     """One walk.
 
@@ -132,20 +153,14 @@ class Walk:
         self._walker = walker
         self._uid = uid
         self._wanted = wanted
-        self._views = MessageViews(self._read)
+        self._reader = _Reader(walker)
+        self._views = MessageViews(self._reader.read)
         self._views.limit(_KEPT_BYTES)
-        self._pace = Pace()
+        self._pace = Pace(walker.commands)
         #: Where the next one goes on; None: at the head before it, at the end behind it.
         self.place = place
         #: Messages that a filter was asked about, or that were found.
         self.looked = 0
-        #: Bytes of the entries that were read.
-        self.read = 0
-
-    def _read(self, uid: int, index: int) -> bytes | None:
-        data = self._walker.entry_data(uid, index)
-        self.read += 0 if data is None else len(data)
-        return data
 
     async def once(self, count: int, take: Take) -> None:
         """Take up to `count` messages as the queue is at this moment; NotHere."""
@@ -191,7 +206,7 @@ class Walk:
                 is_late = until_s is not None and time.monotonic() >= until_s
             else:
                 is_late = False
-            if is_late or self.read >= READ_BYTES_MAX:
+            if is_late or self._reader.bytes >= READ_BYTES_MAX:
                 self.place = browsed.place
                 return True
             self.looked += 1
@@ -217,7 +232,8 @@ class Walk:
         """Do the same, and ask in a thread."""
         at = 0
         while at < len(found):
-            if self.read >= READ_BYTES_MAX or (self.looked and time.monotonic() >= until_s):
+            is_late = self.looked > 0 and time.monotonic() >= until_s
+            if is_late or self._reader.bytes >= READ_BYTES_MAX:
                 self.place = found[at].place
                 return True
             asked: list[tuple[Browsed, Content | None]] = []

@@ -20,6 +20,7 @@ import pytest
 
 from tests.integration import grpc_restart_rig as rig
 from tests.integration.clients import certificates, fetched
+from tests.integration.federation_rig import admin
 from tests.integration.members import REPOSITORY, Member, cluster
 
 pytestmark = pytest.mark.timeout(900)
@@ -176,6 +177,29 @@ def test_a_client_in_node_uses_all_verbs(tmp_path: Path) -> None:
     project.type("npm ci")
     with cluster(tmp_path, 1) as [member]:
         assert project.type(f"node verbs.js 127.0.0.1:{member.grpc_port}") == ["all verbs"]
+
+
+def test_a_client_in_node_is_told_what_goes_wrong(tmp_path: Path) -> None:
+    """Limits, mistakes and ends have the status and the words that the reference page gives."""
+    project = Project(tmp_path / "project", "Node")
+    project.write("faults.js", (LOCKS / "faults.js").read_text())
+    project.type("npm ci")
+    with cluster(tmp_path, 1) as [member]:
+        with admin(member) as settings:
+            settings.put("vhost", "\u00fc", {}, vhost="")
+            rights = {"configure": ".*", "write": ".*", "read": ".*"}
+            settings.put("permission", "guest", rights, vhost="\u00fc")
+        assert project.type(f"node faults.js 127.0.0.1:{member.grpc_port}") == [
+            "tooManyCalls",
+            "tooLarge",
+            "cancelled",
+            "octets",
+            "mistakes",
+        ]
+        log = member.log()
+        # Peers are written as people read them.
+        assert "%5B" not in log
+        assert " ERROR " not in log
 
 
 def test_a_client_in_go_uses_all_verbs(tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ def test_examples_do_what_the_page_says(member: Member, page: Path, tmp_path: Pa
         "LC_ALL": "C.UTF-8",
     }
     run = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=180, env=environment
+        [sys.executable, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=environment,
+        cwd=tmp_path,
     )
     assert run.returncode == 0, f"{page.name}:\n{run.stdout}{run.stderr}{member.log()[-2000:]}"

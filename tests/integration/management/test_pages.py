@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlparse
 
+import pika
 import pytest
 
 from brokerd.ctl.client import AdminClient
@@ -103,7 +104,10 @@ def test_hostile_names_are_text_and_every_link_leads_somewhere(
     assert "{{ 7 * 7 }}{% raw %}" in text
     pages = [link for link in parts.links if link.startswith("/pages/queues/")]
     assert sorted(pages) == sorted(f"/pages/queues/%2F/{quote(name, safe='')}" for name in HOSTILE)
-    for page in pages:
+    for name in HOSTILE:
+        made = pika.BasicProperties(headers={name: name}, type=name)
+        channel.basic_publish("", name, name.encode(), made)
+    for page in [*pages, *[f"{page}/messages" for page in pages]]:
         queue_text, queue_parts = browser.page(page)
         for seen, found in ((text, parts), (queue_text, queue_parts)):
             assert not found.elements & {"script", "img", "style", "iframe"}
@@ -217,3 +221,33 @@ def test_a_queue_whose_resource_sets_its_dead_letter_exchange_shows_it(
     assert "amq.fanout" in text
     assert "inline setting of its resource" in text
     assert "They are dropped" not in text
+
+
+def test_the_messages_of_a_queue_and_why_they_are_there(member: Member, browser: Browser) -> None:
+    connection = member.connect()
+    channel = connection.channel()
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "shown"}
+    channel.queue_declare("shown")
+    channel.queue_declare("shown-work", arguments=letters)
+    for number in range(25):
+        channel.basic_publish("", "shown", b"\x1b[31mbody %d" % number)
+    channel.basic_publish("", "shown-work", b"\xff")
+    method = eventually(lambda: channel.basic_get("shown-work")[0], "it is there")
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    eventually(
+        lambda: channel.queue_declare("shown", passive=True).method.message_count == 26, "it died"
+    )
+    text, parts = browser.page("/pages/queues/%2F/shown/messages")
+    assert "body 0" in text
+    assert "rejected in shown-work" in text
+    assert "nothing says why" in text
+    [more] = [link for link in parts.links if "page_token" in link]
+    rest, parts = browser.page(more)
+    assert "body 24" in rest
+    assert "base64: /w==" in rest
+    assert "page_token" not in "".join(parts.links)
+    assert "no queue" in browser.page("/pages/queues/%2F/nothing/messages", 404)[0]
+    browser.page("/pages/queues/%2F/shown/messages?page_token=x", 400)
+    for queue in ("shown", "shown-work"):
+        channel.queue_delete(queue)
+    connection.close()

@@ -480,3 +480,16 @@ def test_texts_have_bounds() -> None:
 def test_a_damaged_command_is_answered(command: bytes) -> None:
     check_total(command)
     assert command[1] >= Kind.JOB_START
+
+
+def test_a_queue_does_not_expire_while_it_has_a_job() -> None:
+    q = QueueDriver(queue_type="quorum", expires_ms=100)
+    q.fill(2)
+    start(q)
+    take(q, (0, 1))
+    q.tick(after_ms=1_000)
+    end(q)
+    q.tick(after_ms=99)
+    assert q.machine.overview()["deleted"] is None
+    q.tick(after_ms=1)
+    assert q.machine.overview()["deleted"] == "expired"

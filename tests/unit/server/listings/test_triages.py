@@ -78,7 +78,9 @@ def queue_of(*contents: Content) -> Replicas:
 
 def pages_of(queues: Replicas, *names: str) -> TriagePages:
     compiled = browse_filters.compiler(lambda: 9_000)
-    return TriagePages(Walker(queues, lambda: 9_000), cast(Any, Catalog(*names)), compiled)
+    return TriagePages(
+        Walker(queues, lambda: 9_000, lambda: 0), cast(Any, Catalog(*names)), compiled
+    )
 
 
 async def test_groups_are_told_apart_with_their_figures() -> None:

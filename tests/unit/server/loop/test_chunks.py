@@ -150,20 +150,19 @@ def test_each_loop_has_a_timer_of_its_own_that_ends_with_it() -> None:
     assert open_files() <= before
 
 
-async def test_a_long_walk_works_longer_while_nothing_else_uses_the_loop(
+async def test_a_long_walk_works_longer_while_queues_take_no_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
-    others_s = [0.0]
-    rests = 0
+    rests, each, taken = 0, 0, 0
 
     async def rest() -> None:
-        nonlocal rests
+        nonlocal rests, taken
         rests += 1
-        clock.now += others_s[0]
+        taken += each
 
     monkeypatch.setattr(chunks, "_rest", rest)
-    pace = chunks.Pace()
+    pace = chunks.Pace(lambda: taken)
 
     async def work(seconds: float) -> int:
         nonlocal rests
@@ -174,9 +173,28 @@ async def test_a_long_walk_works_longer_while_nothing_else_uses_the_loop(
         return rests
 
     assert await work(0.01) == 10
-    others_s[0] = 2 * chunks.USED_S
+    each = 1
     # The first slice is still a long one.
     assert await work(0.01) == 91
-    others_s[0] = 0.0
+    each = 0
     await asyncio.sleep(chunks.USED_FOR_S)
     assert await work(0.01) <= 11
+
+
+async def test_a_slice_of_what_is_huge_is_followed_by_a_rest_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    pace = chunks.Pace(lambda: 0)
+    clock.now += chunks.LONG_S / 2
+    await pace.keep()
+    assert slept == []
+    clock.now += 0.5
+    await pace.keep()
+    assert slept == [pytest.approx(0.5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class Replicas:
 
 
 def browser_of(queues: Replicas) -> QueueBrowser:
-    return QueueBrowser(Walker(queues, lambda: 0))
+    return QueueBrowser(Walker(queues, lambda: 0, lambda: 0))
 
 
 def bodies(page: Page) -> list[bytes]:
@@ -157,6 +158,32 @@ async def test_a_filter_that_needs_no_message_reads_what_it_shows_alone() -> Non
     queues.forgotten = set(range(100))
     page = await browser_of(queues).page(UID, Question(body_bytes=9), matching)
     assert (len(page.messages), page.looked) == (0, 50)
+
+
+class Data(bytes):
+    """An entry whose end is counted."""
+
+    ended = 0
+
+    def __del__(self) -> None:
+        Data.ended += 1
+
+
+@MATCHINGS
+async def test_no_entry_outlives_its_walk(
+    matching: Matching | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a circle of references one of 128 MiB would wait for the collector."""
+    queues = filled([b"x"])
+    entry_data = queues.entry_data
+    monkeypatch.setattr(queues, "entry_data", lambda *asked: Data(entry_data(*asked) or b""))
+    monkeypatch.setattr(Data, "ended", 0)
+    gc.disable()
+    try:
+        page = await browser_of(queues).page(UID, Question(), matching)
+        assert (len(page.messages), Data.ended) == (1, 1)
+    finally:
+        gc.enable()
 
 
 async def test_a_slow_filter_is_asked_in_a_thread_for_a_while_at_a_time() -> None:

@@ -7,7 +7,7 @@ queue's machine keeps a job's order and progress as bytes and looks into neither
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -207,14 +207,13 @@ def order_of(fields: Mapping[str, Any]) -> JobOrder:
 
 def status_of(fields: Mapping[str, Any]) -> JobStatus:
     """Return the status that `JobStatus.as_json` wrote."""
-    status = JobStatus(**fields)
-    return replace(
-        status,
-        order=order_of(fields["order"]),
-        state=JobState(fields["state"]),
-        total=Outcomes(**fields["total"]),
-        groups={name: Outcomes(**group) for name, group in fields["groups"].items()},
-    )
+    # Types first: nothing of another type ever stands in a record.
+    values = dict(fields)
+    values["order"] = order_of(fields["order"])
+    values["state"] = JobState(fields["state"])
+    values["total"] = Outcomes(**fields["total"])
+    values["groups"] = {name: Outcomes(**group) for name, group in fields["groups"].items()}
+    return JobStatus(**values)
 
 
 def _choice(name: str, kind: type[StrEnum], value: object) -> StrEnum:

@@ -27,7 +27,8 @@ WINDOW_BYTES = 8 * 1024 * 1024
 SLOW_S, SILENT_S = 1.0, 5.0
 #: Pauses before a copy that was refused goes again; behind the last its message stays, and all
 #: others of the target.
-RETRIES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: (Of any length: as a final tuple of five numbers, the compiled form takes it to be unset.)
+RETRIES_S: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
 REFUSED = "refused by its target"
 
 

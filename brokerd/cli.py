@@ -56,7 +56,7 @@ def main() -> None:
 @click.option("--data-dir", help="Where the log lies (default: said at start).")
 @click.option("--node-name", help="Name of this member (default: brokerd@<host>).")
 @click.option("--bind", help="Address of the listeners (default: all, IPv4 and IPv6).")
-@click.option("--port-offset", type=int, help="Added to 5672, 5671, 5680, 5690 and 15692.")
+@click.option("--port-offset", type=int, help="Added to 5672, 5671, 5680, 5690, 15672 and 15692.")
 @click.option(
     "--load-definitions",
     metavar="PATH",

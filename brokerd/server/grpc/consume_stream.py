@@ -512,8 +512,13 @@ class ConsumeStream:
         assert consumer is not None
         response = messages_pb2.ConsumeResponse()
         size = body_bytes = redelivered = 0
-        while self._waiting and self._credit and size < RESPONSE_BYTES_MAX:
-            number, run, content = self._waiting.popleft()
+        while self._waiting and self._credit:
+            number, run, content = self._waiting[0]
+            size += len(content[1]) + len(content[2])
+            if response.deliveries and size > RESPONSE_BYTES_MAX:
+                # A large one comes alone, so that a client's limit need not hold more beside it.
+                break
+            self._waiting.popleft()
             self._credit -= 1
             tag = self._unacked.delivered(consumer.id, number, 1, self._auto)
             if self._auto:
@@ -526,7 +531,6 @@ class ConsumeStream:
                 self._head = rpc_properties.head_of(run, content, has_counts=consumer.has_counts)
             delivered = response.deliveries.add(delivery_tag=tag, body=body)
             delivered.MergeFrom(self._head)
-            size += len(header) + len(body)
             body_bytes += len(body)
             redelivered += acquired > 0
             if len(response.deliveries) >= RESPONSE_MESSAGES_MAX:

@@ -18,6 +18,7 @@ from brokerd.core.message import Content
 from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.rpc.v1 import messages_pb2
+from brokerd.server.grpc import consume_stream
 from brokerd.server.grpc.consume_stream import WINDOW_MAX, ConsumeStream
 from brokerd.server.queues import deliveries
 from brokerd.server.queues.client import QueueClient
@@ -117,6 +118,8 @@ class Client:
     auto: bool = False
     granted: int = 0
     received: list[Any] = field(default_factory=list)
+    #: Bytes of the bodies in each response with deliveries.
+    sizes: list[list[int]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     is_subscribed: bool = False
     is_active: bool = True
@@ -149,6 +152,8 @@ class Client:
     async def write(self, response: Any) -> None:
         await self.is_open.wait()
         self.received += response.deliveries
+        if response.deliveries:
+            self.sizes.append([len(each.body) for each in response.deliveries])
         if response.cancelled:
             self.cancelled.append(response.cancelled)
         self._answered(response)
@@ -241,6 +246,29 @@ async def test_each_message_has_its_own_head() -> None:
     last, again = client.received[-2:]
     assert (again.body, again.routing_key) == (last.body, last.routing_key)
     assert (last.redelivered, again.redelivered) == (False, True)
+    await close(client)
+
+
+async def test_a_message_for_which_a_response_has_no_room_comes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client's limit need not hold the messages before it besides."""
+    monkeypatch.setattr(consume_stream, "RESPONSE_BYTES_MAX", 100)
+    member = Member()
+    bodies = (40, 40, 90, 300, 5, 400, 10, 10)
+    member.contents = [(("", "q"), EMPTY, b"x" * size, b"") for size in bodies]
+    client = Client(member, 0)
+    client.is_open.clear()
+    client.grant(len(bodies))
+    member.fill(len(bodies))
+    await rest()
+    client.is_open.set()
+    await rest()
+    sent = [size for response in client.sizes for size in response]
+    first = bodies.index(sent[0])
+    assert sent == [*bodies[first:], *bodies[:first]]
+    assert all(len(sizes) == 1 or sum(sizes) <= 100 for sizes in client.sizes)
+    assert max(map(len, client.sizes)) > 1
     await close(client)
 
 

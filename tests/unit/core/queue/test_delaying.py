@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from brokerd.core.queue import effects, enqueue_commands, queue_commands, queue_state
+from brokerd.core.queue import effects, enqueue_commands, queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue.queue_state import DUE_PER_COMMAND_MAX
 from tests.unit.core.queue_driver import QueueDriver, content
 
 
@@ -69,13 +68,12 @@ def test_a_clock_that_goes_back_holds_nothing_longer_than_the_highest_time_seen(
     assert letters(queue) == [0]
 
 
-def test_many_that_are_due_at_once_take_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_state, "DUE_PER_COMMAND_MAX", 2)
+def test_many_that_are_due_at_once_take_several_commands() -> None:
     queue = driver()
-    for delay_ms in (10, 11, 12, 13, 14):
-        queue.publish(content(delay_ms=delay_ms))
-    queue.now_ms += 100
-    for waiting in (3, 1, 0):
+    count = 2 * DUE_PER_COMMAND_MAX + 5
+    queue.publish(*[content(delay_ms=10 + number) for number in range(count)])
+    queue.now_ms += 10 + count
+    for waiting in (DUE_PER_COMMAND_MAX + 5, 5, 0):
         assert queue.machine.next_deadline_ms() is not None
         queue.send(queue.machine.tick_command())
         assert queue.machine.delayed.count == waiting

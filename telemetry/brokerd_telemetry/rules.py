@@ -474,9 +474,9 @@ RULES = (
     Rule("AE-CYCLE", "warning", "unroutable_1h", False,
          "break the ring of alternate exchanges", _alternate_cycle),
     Rule("POISON", "warning", "queue_1h", True,
-         "some message cannot be handled: brokerctl triage of the queue that has this queue's dead "
-         "letters, if it has any, says why they died (the table poison_1h tells kinds of messages "
-         "apart)", _poison),
+         "some message cannot be handled: brokerctl triage shows the dead letters of this queue, "
+         "if it has any, and why they died (the table poison_1h tells kinds of messages apart)",
+         _poison),
     Rule("LIMIT-DROP", "critical", "queue_1h", True,
          "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
          "resource", _default_limit),

@@ -53,7 +53,7 @@ def in_place_of(
         yield Namespace(kube, OPS)
         # All of it has been seen to work; after a failure the operator of all namespaces has them.
         for name in watched:
-            kube.kubectl(*("delete", "namespace", name, "--ignore-not-found"), timeout_s=GONE_S)
+            kube.kubectl("delete", "namespace", name, "--ignore-not-found", timeout_s=GONE_S)
     finally:
         kube.helm("uninstall", RELEASE, "--namespace", OPS, "--wait", check=False)
         kube.kubectl("delete", "clusterrole", f"{OPS}-{RELEASE}-watched", "--ignore-not-found")

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from brokerd.amqp import errors
 from brokerd.rpc.v1 import admin_pb2
-from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.grpc import rpc_auth, rpc_errors
+from brokerd.server.grpc import look_refusals, rpc_auth
 from brokerd.server.listings.browses import Asked
-from brokerd.server.listings.look_guard import BrowseRefused, TooManyBrowses
-from brokerd.server.members.browse_calls import Overloaded
 
 if TYPE_CHECKING:
     from brokerd.server.grpc.ports import AdminServices
@@ -49,21 +45,12 @@ class BrowseAdmin:
             is_base64=request.base64,
         )
         author = rpc_auth.author_of(context)
-        try:
-            async with contextlib.aclosing(
-                self._services.browses.pages(asked, caller.identity, author)
-            ) as pages:
-                async for page in pages:
-                    yield admin_pb2.BrowsePage(
-                        messages=[json.dumps(row, separators=(",", ":")) for row in page.messages],
-                        next_page_token=page.next_page_token,
-                        looked_at=page.looked_at,
-                        counts=page.counts,
-                    )
-        except BrowseRefused as error:
-            code = error.refused.code
-            await rpc_errors.abort(context, errors.ProtocolError(str(error), code=code))
-        except TooManyBrowses as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except (Unavailable, Overloaded) as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        pages = self._services.browses.pages(asked, caller.identity, author)
+        async with look_refusals.told(context), contextlib.aclosing(pages):
+            async for page in pages:
+                yield admin_pb2.BrowsePage(
+                    messages=[json.dumps(row, separators=(",", ":")) for row in page.messages],
+                    next_page_token=page.next_page_token,
+                    looked_at=page.looked_at,
+                    counts=page.counts,
+                )

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from brokerd.amqp import errors
 from brokerd.core.triage.groups import Group
 from brokerd.core.triage.jobs import JobError, JobOrder, order_of
 from brokerd.rpc.v1 import admin_pb2
-from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.grpc import rpc_auth, rpc_errors
+from brokerd.server.grpc import look_refusals, rpc_auth
 from brokerd.server.listings import job_rows, triages
-from brokerd.server.listings.job_ports import JobRefused
-from brokerd.server.listings.look_guard import BrowseRefused, TooManyBrowses
 from brokerd.server.listings.triages import TriageAsked
-from brokerd.server.members.browse_calls import Overloaded
 
 if TYPE_CHECKING:
     from brokerd.server.grpc.ports import AdminServices
@@ -52,7 +47,7 @@ class TriageAdmin:
         )
         author = rpc_auth.author_of(context)
         pieces = self._services.triages.pieces(asked, caller.identity, author)
-        async with _refusals(context), contextlib.aclosing(pieces):
+        async with look_refusals.told(context), contextlib.aclosing(pieces):
             async for shown in pieces:
                 yield admin_pb2.TriagePage(
                     groups=_groups(shown.groups, shown.others),
@@ -67,7 +62,7 @@ class TriageAdmin:
         """Show what a job would do."""
         caller = await self._services.callers.authenticate(context, rpc_auth.READERS)
         author = rpc_auth.author_of(context)
-        async with _refusals(context):
+        async with look_refusals.told(context):
             order = _order(request.order)
             pieces = self._services.triages.preview(
                 order, request.page_token, caller.identity, author
@@ -90,7 +85,7 @@ class TriageAdmin:
         """Start a job; it goes on without this call."""
         caller = await self._services.callers.authenticate(context, rpc_auth.READERS)
         author = rpc_auth.author_of(context)
-        async with _refusals(context):
+        async with look_refusals.told(context):
             order = _order(request.order)
             status = await self._services.jobs.start(order, caller.identity, author)
             return admin_pb2.StartQueueJobResponse(job=_json(job_rows.job(status)))
@@ -102,7 +97,7 @@ class TriageAdmin:
         """Stop a queue's job."""
         caller = await self._services.callers.authenticate(context, rpc_auth.READERS)
         author = rpc_auth.author_of(context)
-        async with _refusals(context):
+        async with look_refusals.told(context):
             jobs = self._services.jobs
             status = await jobs.stop(request.vhost, request.name, caller.identity, author)
             return admin_pb2.StopQueueJobResponse(job=_json(job_rows.job(status)))
@@ -113,29 +108,13 @@ class TriageAdmin:
     ) -> admin_pb2.ListQueueJobsResponse:
         """Show jobs under way and the last that ended."""
         caller = await self._services.callers.authenticate(context, rpc_auth.READERS)
-        async with _refusals(context):
+        async with look_refusals.told(context):
             found = await self._services.jobs.statuses(
                 request.vhost or None, request.name or None, caller.identity
             )
             jobs = [_json(job_rows.job(status)) for status in found]
             return admin_pb2.ListQueueJobsResponse(jobs=jobs)
         raise AssertionError("a refusal ends the call")
-
-
-@contextlib.asynccontextmanager
-async def _refusals(context: Context) -> AsyncIterator[None]:
-    """End the call with what was refused, as the status that fits."""
-    try:
-        yield
-    except (BrowseRefused, JobRefused) as error:
-        code = error.refused.code
-        await rpc_errors.abort(context, errors.ProtocolError(str(error), code=code))
-    except JobError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    except TooManyBrowses as error:
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-    except (Unavailable, Overloaded) as error:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 def _order(text: str) -> JobOrder:

@@ -1,7 +1,7 @@
 """Templates to HTML: everything is escaped, nothing comes from elsewhere, no script runs.
 
-The folder `templates` holds one file for each page, `base.html` around all of them, and the style
-sheet.  For the modules of this folder only.
+The folder `templates` holds one file for each page, `base.html` around all of them, `tables.html`
+in those that show tables, and the style sheet.  For the modules of this folder only.
 """
 
 from __future__ import annotations

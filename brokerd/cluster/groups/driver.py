@@ -224,6 +224,9 @@ class Driver:
         # Inputs keep their order: a batch is only continued while nothing came after it.
         if proposal is not None and self.inputs and self.inputs[-1] is proposal:
             proposal.commands.append((token, command))
+            # The time of the last one: a delay or TTL that began before its command came would end
+            # early.
+            proposal.now_ms = max(proposal.now_ms, now_ms)
             proposal.is_lazy = proposal.is_lazy and is_lazy
             return
         proposal = self._last_proposal = inputs.Propose(now_ms, [(token, command)], is_lazy)

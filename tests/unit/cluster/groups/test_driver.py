@@ -186,3 +186,14 @@ def test_a_look_is_a_command_where_others_may_lead_by_now() -> None:
     rig.liveness.heard(OTHER, 1)
     rig.propose(queue_commands.encode_declared().decode())
     assert type(rig.driver.inputs[-1]) is inputs.Look
+
+
+def test_commands_that_are_joined_have_the_time_of_the_last_one() -> None:
+    """By an earlier time a message's delay or TTL would have begun before it came."""
+    driver = Rig(HERE).driver
+    driver.inputs.clear()
+    for now_ms in (100, 700, 650):
+        driver.propose(b"publish", lambda *_: None, now_ms)
+    [proposal] = driver.inputs
+    assert isinstance(proposal, inputs.Propose)
+    assert (proposal.now_ms, len(proposal.commands)) == (700, 3)

@@ -137,6 +137,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.handed_out: dict[int, int] = {}
         #: number -> what it brought along, and what it has counted here besides.
         self.brought: dict[int, int] = {}
+        #: Numbers of messages that wait for their time, until then or later.
+        self.due_ms: dict[int, int] = {}
         self.counted: dict[int, int] = {}
         #: How many died of the delivery limit, and how many of those in a way that is told.
         self.over_limit = 0
@@ -249,6 +251,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             assert number not in self.held, "handed out while someone holds it"
             assert number not in self.at_job, "handed out while the job holds it"
             assert number not in self.gone, "handed out after it had left"
+            assert self.due_ms.get(number, 0) <= self.meta.now_ms, "handed out before its time"
             assert run.acquired_count == self.handed_out.get(number, 0)
             assert run.delivery_count == self.count_of(number)
             if row is not None and not row["no_ack"]:
@@ -259,7 +262,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     def see_in_order(self, by_consumer: list[list[int]]) -> None:
         """R-QQ-11, G3: what is handed out for the first time comes in publish order."""
-        known = self.seen | self.passed_by
+        known = self.seen | self.passed_by | self.due_ms.keys()
         first_time = [[n for n in given if n not in known] for given in by_consumer]
         if not self.machine.options.max_priority:
             assert all(given == sorted(given) for given in first_time)
@@ -301,6 +304,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         priority=st.integers(0, 4),
         repeat=st.integers(0, 3),
         brought=st.sampled_from([0, 0, 3]),
+        later_ms=st.sampled_from([0, 0, 0, 15, 60]),
     )
     def enqueue(
         self,
@@ -310,12 +314,15 @@ class QueueAgainstModel(RuleBasedStateMachine):
         priority: int,
         repeat: int,
         brought: int = 0,
+        later_ms: int = 0,
     ) -> None:
         fields: dict[str, Any] = {"priority": priority} if priority else {}
         if brought:
             fields["delivery_count"] = brought
         if ttl is not None:
             fields["ttl_ms"] = ttl
+        if later_ms:
+            fields["deliver_at_ms"] = self.meta.now_ms + later_ms
         batch = [content(b"x" * size, **(fields if size % 2 else {})) for size in sizes]
         following = self.sequence.get(channel, 1)
         first = max(1, following - repeat)
@@ -323,7 +330,18 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if brought:
             new = enumerate(sizes[following - first :], self.machine.next_number)
             self.brought |= {number: brought for number, size in new if size % 2}
+        before = self.machine.next_number
+        if later_ms:
+            # Those that are refused get no number, and what comes after them is not later.
+            self.due_ms |= {
+                number: self.meta.now_ms + later_ms
+                for number, size in enumerate(sizes[following - first :], before)
+                if size % 2
+            }
         outcome = self.apply(enqueue_commands.encode_enqueue("n1", 7, channel, first, batch))
+        refused = [number for number in self.due_ms if number >= self.machine.next_number]
+        for number in refused:
+            del self.due_ms[number]
         status, accepted, _ = enqueue_commands.decode_enqueue_reply(outcome.reply)
         assert status == enqueue_commands.EnqueueStatus.OK
         assert 0 <= accepted <= len(batch)

@@ -50,6 +50,8 @@ class Traits(NamedTuple):
     #: There it replaces the message with the same key, which `cancels` only takes away.
     delay_key: str | None = None
     cancels: bool = False
+    #: In any other queue: it waits until then, in ms since 1970.
+    deliver_at_ms: int = 0
 
 
 PLAIN = Traits(None, None, 0)
@@ -178,6 +180,10 @@ def _traits(raw: bytes) -> Traits:
     ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
     priority = None if known.priority is None else _amount(known.priority)
     traits = Traits(ttl_ms, priority, _amount(known.delivery_count), _amount(known.delay_ms or 0))
+    if known.deliver_at_ms is not None:
+        # A TTL is added to it.
+        deliver_at_ms = min(_amount(known.deliver_at_ms), AMOUNT_MAX >> 1)
+        traits = traits._replace(deliver_at_ms=deliver_at_ms)
     if known.delay_key is None:
         return traits
     return traits._replace(delay_key=_text(known.delay_key), cancels=known.delay_ms is None)

@@ -540,7 +540,7 @@ class QueueMachine(QueueState):
     # -- the queue as a whole -----------------------------------------------------------------
 
     def _purge(self, meta: Meta, command: None) -> bytes:
-        # R-QQ-19: quorum purges what is delayed and waiting dead letters too.
+        # R-QQ-19: what is delayed and waiting dead letters too.
         count = self.store.purge()
         for span in self.delayed.clear():
             count += span.end - span.first
@@ -555,7 +555,7 @@ class QueueMachine(QueueState):
         answer: dict[str, Any] = {"deleted": False, "messages": messages, "consumers": consumers}
         if command.if_unused and consumers:
             return _json({**answer, "refused": 406, "text": "in use"})
-        if command.if_empty and (messages or self.held_by_job):
+        if command.if_empty and (messages or self.delayed.count or self.held_by_job):
             return _json({**answer, "refused": 406, "text": "not empty"})
         self._end(command.cause)
         return _json({**answer, "deleted": True})
@@ -779,9 +779,15 @@ class QueueMachine(QueueState):
                 continue
             # R-TTL-1: the smallest of queue and message; fixed here.
             ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
-            expires_ms = self.clock_ms + min(ttls) if ttls else None
+            # It lives from the time on at which it may be delivered.
+            from_ms = max(self.clock_ms, traits.deliver_at_ms)
+            expires_ms = from_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
-            self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
+            span = Span(entry, low, high, expires_ms, level, 0, traits.delivery_count)
+            if from_ms > self.clock_ms:
+                self.delayed.add(span, from_ms)
+            else:
+                self.store.add(span)
 
     def _delay(self, entry: Entry, command: queue_decoders.Enqueue, first: int, end: int) -> None:
         """Keep messages of an exchange until each is due."""

@@ -215,7 +215,7 @@ class QueueState:
         """
         if not self.options.expiry_waits:
             return False
-        if self.letters.count:
+        if self.letters.count or self.delayed.count:
             return True
         has_exchange = self.options.dead_letter_exchange is not None
         return has_exchange and self.store.next_expiry_ms(self._quorum) is not None
@@ -250,8 +250,6 @@ class QueueState:
         if self.job is not None:
             # They may come back, and nothing must have taken their room.
             ready, ready_bytes = ready + self.job.held.count, ready_bytes + self.job.size_bytes
-        if not self._quorum:
-            return ready, ready_bytes
         letters, delayed = self.letters, self.delayed
         ready, ready_bytes = ready + delayed.count, ready_bytes + delayed.size_bytes
         if not self._at_least_once:
@@ -531,15 +529,20 @@ class QueueState:
         return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
 
     def _ready_again(self) -> None:
-        """Delayed messages whose time has come are served before all others (R-QQ-14); those that
-        an exchange keeps here go back to it.
+        """Delayed messages whose time has come are served before all others if they came back
+        (R-QQ-14); those that an exchange keeps here go back to it.
         """
         if self.options.holds_delayed:
             self._dead_letter("expired", self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX))
             return
         place = Place.BACK if self._returns_to_the_back else Place.RETURNS
-        for span in self.delayed.pop_due(self.clock_ms, self.delayed.count):
-            self.store.add(span, place)
+        for span in self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX):
+            if span.acquired_count:
+                self.store.add(span, place)
+            else:
+                # It waited for its time (core/catalog/delivery_times.py), and is as if new.
+                span.is_late = True
+                self.store.add(span)
 
     def _dead_letter(self, reason: str, spans: list[Span]) -> None:
         """Take messages out for a reason: to the queue's dead letter exchange if it has one."""

@@ -587,15 +587,18 @@ class QueueAgainstModel(RuleBasedStateMachine):
         job = self.machine.query_job()
         number = self.machine.last_job_id if job is None else job.id
         term = self.meta.term - is_late
-        if kind == "take":
-            return queue_commands.encode_job_take(number, term, ranges)
+        if kind in ("take", "take waiting"):
+            waiting = kind == "take waiting"
+            return queue_commands.encode_job_take(number, term, ranges, waiting=waiting)
         if kind == "settle":
             return queue_commands.encode_job_settle(number, term, ranges, other, "so far")
         return queue_commands.encode_job_end(number, term, "receipt")
 
     @rule(
         data=st.data(),
-        step=st.sampled_from(["start", "take", "take", "take", "settle", "settle", "end", "stop"]),
+        step=st.sampled_from(
+            ["start", *["take"] * 3, *["take waiting"] * 2, *["settle"] * 2, "end", "stop"]
+        ),
         is_late=st.sampled_from([False, False, False, True]),
     )
     def work_on_a_job(self, data: st.DataObject, step: str, is_late: bool) -> None:
@@ -606,8 +609,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         elif step == "stop":
             reply = self.apply(queue_commands.encode_job_stop("u")).reply
             assert ("refused" in queue_commands.decode_reply(reply)) == (job is None)
-        elif step == "take":
-            self.take_by_number(data, is_late)
+        elif step in ("take", "take waiting"):
+            self.take_by_number(data, step, is_late)
         elif step == "settle":
             self.settle_job(data, is_late)
         else:
@@ -620,20 +623,22 @@ class QueueAgainstModel(RuleBasedStateMachine):
             else:
                 assert self.machine.query_receipts() == before
 
-    def take_by_number(self, data: st.DataObject, is_late: bool) -> None:
+    def take_by_number(self, data: st.DataObject, step: str, is_late: bool) -> None:
         job = self.machine.query_job()
-        ready = {n for span in self.machine.store for n in range(span.first, span.end)}
-        starts = st.sampled_from(sorted(ready | {0}))
+        delayed = [span for _, span in self.machine.delayed]
+        spans = delayed if step == "take waiting" else [*self.machine.store]
+        there = {n for span in spans for n in range(span.first, span.end)}
+        starts = st.sampled_from(sorted(there | {0}))
         lows = data.draw(st.lists(starts, min_size=1, max_size=4))
         ranges = [(low, low + data.draw(st.integers(1, 4))) for low in lows]
-        reply = self.apply(self.worker("take", ranges, [], is_late)).reply
+        reply = self.apply(self.worker(step, ranges, [], is_late)).reply
         pairs = queue_commands.decode_reply(reply)["taken"]
         taken = {n for low, high in pairs for n in range(low, high)}
         if job is None or job.stopped_by is not None or is_late:
             assert not taken, "taken without a job"
             return
         asked = {n for low, high in ranges for n in range(low, high)}
-        assert taken == {n for n in asked & ready if n < job.end}, "not what was ready of it"
+        assert taken == {n for n in asked & there if n < job.end}, "not what was there of it"
         self.at_job |= taken
         self.passed_by |= taken
 

@@ -134,6 +134,8 @@ class JobTake:
     id: int
     term: int
     ranges: list[Range]
+    #: Of those that wait until they are due, instead of ready ones.
+    waiting: bool = False
 
 
 @dataclass(slots=True)
@@ -308,7 +310,8 @@ def _job_start(data: bytes) -> JobStart:
 def _job_take(data: bytes) -> JobTake:
     command = queue_commands.decode_json(data)
     ranges = _pairs(command["ranges"])
-    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges)
+    waiting = _boolean(command.get("waiting", False))
+    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges, waiting)
 
 
 def _job_settle(data: bytes) -> JobSettle:

@@ -598,9 +598,18 @@ class QueueMachine(QueueState):
         job = self.job
         if job is None or not _is_of(command, job, meta) or job.stopped_by is not None:
             return _json({"taken": []})
-        spans = self.store.take(job.may_take(command.ranges))
+        ranges = job.may_take(command.ranges)
+        if command.waiting:
+            rows = self.delayed.take_numbers(ranges)
+            spans = [row.span for row in rows]
+        else:
+            spans = self.store.take(ranges)
+        # First: what is held may be joined with its neighbours.
         taken = normalize([(span.first, span.end) for span in spans])
-        job.hold(spans)
+        if command.waiting:
+            job.hold_waiting(rows)
+        else:
+            job.hold(spans)
         return _json({"taken": taken})
 
     def _job_settle(self, meta: Meta, command: queue_decoders.JobSettle) -> bytes:
@@ -610,7 +619,7 @@ class QueueMachine(QueueState):
         job = self.job
         if job is None or job.id != command.id:
             return _OK
-        for span in job.let_go(command.gone):
+        for span in job.let_go(command.gone).spans():
             job.gone += span.end - span.first
             self.counters["job_out"] += span.end - span.first
             self.store.release(span)
@@ -632,7 +641,7 @@ class QueueMachine(QueueState):
     def _job_end(self, meta: Meta, command: queue_decoders.JobEnd) -> bytes:
         job = self.job
         if job is not None and _is_of(command, job, meta):
-            self._back_from_job(job.held.clear())
+            self._back_from_job(job.let_all_go())
             self.job = None
             self._used()
             receipts = (*self.receipts, Receipt(job.id, command.receipt))
@@ -807,6 +816,8 @@ class QueueMachine(QueueState):
     def _replace_delayed(self, span: Span, traits: queue_decoders.Traits) -> None:
         """Keep a message in the place of the waiting one with its key, or take that one away."""
         assert traits.delay_key is not None
+        if self.job is not None:
+            self.job.replace(traits.delay_key)
         gone = self.delayed.take(traits.delay_key)
         if not traits.cancels:
             self.delayed.add(span, self.clock_ms + traits.delay_ms, traits.delay_key)

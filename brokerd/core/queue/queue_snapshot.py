@@ -274,6 +274,7 @@ _JOB_FIELDS = ("id", "order", "user", "started_ms", "end")
 def _job_row(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {"stopped_by": job.stopped_by, "progress": job.progress, "gone": job.gone}
+    row["waits"] = [(number, *wait) for number, wait in sorted(job.waits.items())]
     return row | {"held": [_row(span) for span in job.held]}
 
 
@@ -283,4 +284,7 @@ def _job(entries: dict[int, Entry], row: dict[str, Any]) -> Job:
     job.progress = row["progress"]
     job.gone = row["gone"]
     job.hold(_span(entries, held) for held in row["held"])
+    # Snapshots of before jobs took what waits have none of these.
+    for number, due_ms, key in row.get("waits", ()):
+        job.restore_wait(number, due_ms, key)
     return job

@@ -22,7 +22,7 @@ from brokerd.core.queue.delayed import Delayed
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueuers import Enqueuers
 from brokerd.core.queue.queue_commands import ReturnCause
-from brokerd.core.queue.queue_jobs import Job, Receipt
+from brokerd.core.queue.queue_jobs import Job, LetGo, Receipt
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
 from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.core.ranges import RangeSet
@@ -507,12 +507,21 @@ class QueueState:
             # As in _put_back.
             self._trim()
 
-    def _back_from_job(self, spans: list[Span]) -> None:
+    def _back_from_job(self, messages: LetGo) -> None:
         """Messages that a job had in hand are ready again, each where it was: no delivery, and
-        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.
+        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.  What
+        waited waits again, unless another message has its key by now.
         """
+        for span in messages.replaced:
+            self.counters["purged"] += span.end - span.first
+            self.store.release(span)
+        for row in messages.waiting:
+            self.delayed.add(*row)
+        if messages.waiting:
+            # Some may have been due for a while.
+            self._ready_again()
         has_returns = self._quorum and not self._returns_to_the_back
-        for span in reversed(spans):
+        for span in reversed(messages.ready):
             if has_returns and span.acquired_count:
                 self.store.add(span, Place.FRONT)
             else:

@@ -134,7 +134,7 @@ class JobRun:
         self._filter: Filter | None = compile_filter(order.filter) if order.filter else None
         self._copies: Copies | None = None
         if order.kind is not JobKind.DELETE:
-            self._copies = Copies(around.routing, around.view, source, order)
+            self._copies = Copies(around.routing, around.view, source, order, job.id)
         self.sending = Sending(around.client, around.routing, channel, progress, self._woken.set)
         self._views = MessageViews(around.queues.entry_data)
         self._views.limit(KEPT_BYTES)
@@ -291,7 +291,7 @@ class JobRun:
             return None
         if self._copies is None:
             return _Chosen(run, group, None)
-        way = self._way(self._copies, message, found[0])
+        way = self._way(self._copies, message, found[0], group)
         if isinstance(way, str):
             self.progress.stayed(group, way)
             return None
@@ -301,8 +301,10 @@ class JobRun:
         is_grouped = self._order.kind is JobKind.REDRIVE or self._order.group
         return fingerprint(history_of(message)) if is_grouped else ""
 
-    def _way(self, copies: Copies, message: StoredMessage, content: Content) -> Way | str:
-        way = copies.way(message, content)
+    def _way(
+        self, copies: Copies, message: StoredMessage, content: Content, group: str
+    ) -> Way | str:
+        way = copies.way(message, content, group)
         if isinstance(way, str):
             return way
         if not self._may_publish(way.address):
@@ -420,7 +422,8 @@ class JobRun:
         found = self._views.contents(self.uid, run)
         if self._copies is None or found is None:
             return NO_ROUTE
-        return self._way(self._copies, StoredMessage(found[0], run.first), found[0])
+        message = StoredMessage(found[0], run.first)
+        return self._way(self._copies, message, found[0], self._group_of(message))
 
     def _adopt(self) -> None:
         """Send what the queue says the job holds, and this worker knows nothing of: of an earlier
@@ -440,7 +443,9 @@ class JobRun:
         assert found is not None, "a message that a job holds is not in the log"
         message = StoredMessage(found[0], run.first)
         group = self._group_of(message)
-        way = None if self._copies is None else self._way(self._copies, message, found[0])
+        way = None
+        if self._copies is not None:
+            way = self._way(self._copies, message, found[0], group)
         if isinstance(way, str):
             # The walk comes to it, and counts it.
             self.sending.put_back(run.first)

@@ -201,6 +201,10 @@ class QueueMachine(QueueState):
         consumer = self.consumers.get(consumer_id)
         return consumer is not None and consumer.registered
 
+    def query_consumers(self) -> int:
+        """Return how many consumers are registered."""
+        return self.consumers.registered
+
     def query_consumer_nodes(self) -> set[str]:
         """Return the nodes of all consumers, of those that are gone and hold messages, too."""
         return {consumer.id.node for consumer in self.consumers.rows()}

@@ -182,6 +182,8 @@ class JobStatus:
     groups: dict[str, Outcomes] = field(default_factory=dict)
     #: What each target said last, by uid (core/triage/outcomes.py); for members, not for clients.
     targets: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    #: Copies that targets have confirmed, by group; for members, too.
+    copies: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields by their names; `status_of` reads them."""

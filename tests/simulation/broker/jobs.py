@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.triage.jobs import JobKind, JobOrder, To
+from brokerd.server.messages.job_outcomes import Answer
 from brokerd.server.messages.job_run import Around
 from brokerd.server.messages.job_worker import JobWorker
 
@@ -80,8 +81,17 @@ class SimJobs:
             audit=self,
             alarm=lambda: "",
             clock_ms=lambda: 0,
+            outcomes=self,
             **parts,
         )
+
+    async def ask(self, uid: int, source: int, job: int) -> Answer | None:
+        """See job_outcomes.Asking: by the leader's machine, wherever that is."""
+        leader = self._broker.world._leader(uid)
+        if leader is None:
+            return None
+        machine = leader.host.machine_of(uid)
+        return Answer("q", machine.query_consumers(), machine.query_outcomes(source, job))
 
     def write(self, author: object, fields: object) -> None:
         """See audit.Audit."""

@@ -8,7 +8,6 @@ end are job_worker.py's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -195,8 +194,7 @@ class JobRun:
             await self._drain()
         finally:
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+        await asyncio.wait([watching])
         await self.look()
         self._count_not_ready()
 

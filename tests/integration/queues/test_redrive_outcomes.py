@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.core.triage.gates import CANARY_DIED, DIED
+from tests.integration.management.test_http_api import ask
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.queues.test_browse import declare, publish
 from tests.integration.queues.test_queue_jobs import _sent, count, ended, jobs, let_die, newest
@@ -85,6 +86,12 @@ def test_a_receipt_goes_on_telling_what_consumers_do(one: Member, channel: Any, 
     assert outcomes(job, name) == outcomes(job)
     _, listed = jobs(one, "GET", "dlq")
     assert listed[0]["total"] == job["total"]
+    status, _, page = ask(one, "GET", "/pages/queues/%2F/dlq/messages")
+    assert status == 200
+    assert (
+        f"<td>{name}</td><td>20</td><td>9</td><td>2</td><td>0</td><td>9 removed</td>"
+        in page.decode()
+    )
     # What died again goes back once more, as another job's.
     again = ended(one, "dlq", start_job(one, "dlq")["id"])
     assert (again["total"]["sent"], outcomes(again)) == (2, {"waiting": 2})

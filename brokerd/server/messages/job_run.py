@@ -24,7 +24,6 @@ from brokerd.core.queue.browse import Browsed, Place, Wanted
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_jobs import Job
 from brokerd.core.ranges import normalize
-from brokerd.core.triage.gates import Gates
 from brokerd.core.triage.groups import fingerprint
 from brokerd.core.triage.histories import history_of
 from brokerd.core.triage.jobs import JobKind, JobState, To
@@ -32,7 +31,8 @@ from brokerd.server.catalog.audit import Audit
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import ports
 from brokerd.server.messages.job_copies import NO_ROUTE, Address, Copies, Way
-from brokerd.server.messages.job_outcomes import Asking, Looked, look
+from brokerd.server.messages.job_gates import JobGates
+from brokerd.server.messages.job_outcomes import Asking
 from brokerd.server.messages.job_progress import JobProgress
 from brokerd.server.messages.job_sending import REFUSED, Sending
 from brokerd.server.messages.message_view import StoredMessage
@@ -60,8 +60,6 @@ HELD_MAX = 2_048
 STOP_S = 30.0
 #: Between two looks at what a pause is for, and after a majority was missing.
 PAUSE_S = 0.5
-#: Between two rounds of questions to the targets, what became of the copies there.
-LOOK_S = 1.0
 UNANSWERED = "stopped while on its way"
 WITH_A_CONSUMER, DELAYED = "with a consumer", "waits for a delayed retry"
 NO_RIGHT = "no right to publish there"
@@ -116,16 +114,15 @@ class _Slice:
     is_held_up: bool = False
     #: Messages of targets that do not answer, which stay for another pass.
     has_passed_over: bool = False
-    #: Of groups that wait for their canaries, which stay for another pass, too; how many of each
-    #: group are in `chosen`.
-    waiting: set[str] = field(default_factory=set)
+    #: How many of each group are in `chosen`.
     groups: Counter[str] = field(default_factory=Counter)
 
 
 class JobRun:
     """State: how far the job is, where the walk is, what it may.
 
-    `status` tells it.
+    `status` tells it.  In one piece: walk, taking and settling share what is on its way, what the
+    queue may hold beyond it, and the pauses.
     """
 
     def __init__(
@@ -147,12 +144,7 @@ class JobRun:
         if order.kind is not JobKind.DELETE:
             self._copies = Copies(around.routing, around.view, source, order, job.id)
         self.sending = Sending(around.client, around.routing, channel, progress, self._woken.set)
-        self._gates = Gates(order, progress.decided)
-        #: Groups that the last pass has passed over, and who has no consumers.
-        self._waiting: set[str] = set()
-        self._looked = Looked()
-        #: Of the gates, as the queue knows them.
-        self._told_changes = 0
+        self._gates = JobGates(around.outcomes, self.uid, progress, self.sending, self._woken.set)
         self._views = MessageViews(around.queues.entry_data)
         self._views.limit(KEPT_BYTES)
         self._rights = Identity(job.user).access(around.view, source.vhost)
@@ -184,18 +176,19 @@ class JobRun:
         """Work until all that the job covers has been looked at, and nothing is on its way; Ended,
         GroupGone.
         """
-        await self.look()
-        watching = asyncio.create_task(self._watch())
+        gates = self._gates
+        await gates.look()
+        watching = asyncio.create_task(gates.watch())
         try:
-            changes = self._gates.changes
+            changes = gates.changes
             while await self._walk():
                 await self._wait_to_walk(changes)
-                changes = self._gates.changes
+                changes = gates.changes
             await self._drain()
         finally:
             watching.cancel()
         await asyncio.wait([watching])
-        await self.look()
+        await gates.look()
         self._count_not_ready()
 
     async def _wait_to_walk(self, changes: int) -> None:
@@ -205,49 +198,22 @@ class JobRun:
         """
         is_slow = self.sending.waits_for_slow()
         while is_slow == self.sending.waits_for_slow() and changes == self._gates.changes:
-            if not (is_slow or self._waiting):
+            if not (is_slow or self._gates.waiting):
                 return
             await self._gate()
             if self.job().stopped_by is not None:
                 return
             status = self.progress.status
-            if self._waiting and status.state is JobState.RUNNING:
-                status.why = self._why_waiting()
+            if self._gates.waiting and status.state is JobState.RUNNING:
+                status.why = self._gates.why()
             await self.breathe()
-
-    # ---- outcomes -------------------------------------------------------------------------------
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
-
-    async def look(self) -> None:
-        """Ask the targets what became of the copies there, and which groups may go on."""
-        status, sending, changes = self.progress.status, self.sending, self._gates.changes
-        settled = set(status.groups).difference(sending.groups)
-        if not status.targets:
-            return
-        self._looked = await look(self._around.outcomes, self.uid, status)
-        self._gates.look(status.groups, settled if self._looked.is_complete else ())
-        if changes != self._gates.changes:
-            self._woken.set()
-
-    def _why_waiting(self) -> str:
-        count, canary = len(self._waiting), self._order.canary
-        text = f"{count} groups wait" if count > 1 else "a group waits"
-        text += f" until consumers have acknowledged {canary} messages of it"
-        idle = self._looked.without_consumers
-        if not self._looked.is_complete:
-            return f"{text}; not every target answers"
-        return f"{text}; queue '{idle[0]}' has no consumers" if idle else text
 
     # ---- the walk -------------------------------------------------------------------------------
 
     async def _walk(self) -> bool:
         """Go over the queue once; return whether something was passed over that may go now."""
         self.progress.begin_pass()
-        self._waiting = set()
+        self._gates.begin_pass()
         place: Place | None = None
         has_passed_over = False
         while True:
@@ -264,7 +230,6 @@ class JobRun:
             found = await self._choose(job, place, room)
             place = found.place
             has_passed_over = has_passed_over or found.has_passed_over
-            self._waiting |= found.waiting
             if found.chosen:
                 await self._take(job, found.chosen)
             elif found.is_held_up:
@@ -272,7 +237,7 @@ class JobRun:
             else:
                 await asyncio.sleep(REST_S)
             if place is None:
-                return has_passed_over or bool(self._waiting)
+                return has_passed_over or bool(self._gates.waiting)
 
     def _room(self) -> int:
         """Return how many messages may be taken now: by the window, the rate and the limit."""
@@ -356,36 +321,29 @@ class JobRun:
             if not is_meant:
                 return None
         group = self._group_of(message)
-        if self._order.group and group != self._order.group:
+        if group is None:
             return None
-        group = self._name_of(group)
         if self._copies is None:
             return _Chosen(run, group, None)
         way = self._gates.stays(group) or self._way(self._copies, message, found[0], group)
         if isinstance(way, str):
             self.progress.stayed(group, way)
             return None
-        if self._waits(group, slice_):
+        if self._gates.waits(group, slice_.groups):
             return None
         return _Chosen(run, group, way)
 
-    def _waits(self, group: str, slice_: _Slice) -> bool:
-        """Tell whether a group waits for its canaries; note it."""
-        if not self._order.canary:
-            return False
-        going = slice_.groups[group] + self.sending.groups[group]
-        if not self._gates.waits(group, self.progress.status.groups[group], going):
-            return False
-        slice_.waiting.add(group)
-        return True
-
-    def _name_of(self, group: str) -> str:
-        return self.progress.name_of(group) if group else ""
-
-    def _group_of(self, message: StoredMessage) -> str:
-        """Return the group of triage; "": none is asked for."""
-        is_grouped = self._order.kind is JobKind.REDRIVE or self._order.group
-        return fingerprint(history_of(message)) if is_grouped else ""
+    def _group_of(self, message: StoredMessage) -> str | None:
+        """Return the name under which a message is counted, "" where groups are not told apart;
+        None: it is of a group that is not meant.
+        """
+        order = self._order
+        if order.kind is not JobKind.REDRIVE and not order.group:
+            return ""
+        group = fingerprint(history_of(message))
+        if order.group and group != order.group:
+            return None
+        return self.progress.name_of(group)
 
     def _way(
         self, copies: Copies, message: StoredMessage, content: Content, group: str
@@ -509,7 +467,7 @@ class JobRun:
         if self._copies is None or found is None:
             return NO_ROUTE
         message = StoredMessage(found[0], run.first)
-        return self._way(self._copies, message, found[0], self._name_of(self._group_of(message)))
+        return self._way(self._copies, message, found[0], self._group_of(message) or "")
 
     def _adopt(self) -> None:
         """Send what the queue says the job holds, and this worker knows nothing of: of an earlier
@@ -528,7 +486,7 @@ class JobRun:
         found = self._views.contents(self.uid, run)
         assert found is not None, "a message that a job holds is not in the log"
         message = StoredMessage(found[0], run.first)
-        group = self._name_of(self._group_of(message))
+        group = self._group_of(message) or ""
         way = None
         if self._copies is not None:
             way = self._way(self._copies, message, found[0], group)
@@ -543,7 +501,7 @@ class JobRun:
     async def _settle(self) -> None:
         """Tell the queue what is done with; what is not heard in time is said again."""
         changes = self._gates.changes
-        if not self.sending.has_answers and changes == self._told_changes:
+        if not self.sending.has_answers and changes == self._gates.told:
             return
         job, (gone, staying) = self.job(), self.sending.take_answers()
         text = self.progress.save()
@@ -554,4 +512,4 @@ class JobRun:
             self._warn(error)
             self.sending.give_answers_back(gone, staying)
             return
-        self._told_changes = changes
+        self._gates.told = changes

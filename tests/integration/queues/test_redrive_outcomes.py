@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -86,6 +87,8 @@ def test_a_receipt_goes_on_telling_what_consumers_do(one: Member, channel: Any, 
     assert outcomes(job, name) == outcomes(job)
     _, listed = jobs(one, "GET", "dlq")
     assert listed[0]["total"] == job["total"]
+    _, _, everywhere = ask(one, "GET", "/api/queue-jobs/%2F")
+    assert listed[0] in json.loads(everywhere)
     status, _, page = ask(one, "GET", "/pages/queues/%2F/dlq/messages")
     assert status == 200
     assert (

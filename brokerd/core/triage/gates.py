@@ -13,6 +13,8 @@ from brokerd.core.triage.jobs import JobOrder, Outcomes
 #: Why messages of a group stay.
 CANARY_DIED = "canary died again"
 DIED = "too many died again"
+#: And why so far, of a job that goes on or was stopped.
+CANARY_WAITS = "waits for its canaries"
 
 
 class Gate(StrEnum):

@@ -24,6 +24,7 @@ from brokerd.core.queue.browse import Browsed, Place, Wanted
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_jobs import Job
 from brokerd.core.ranges import normalize
+from brokerd.core.triage.gates import CANARY_WAITS
 from brokerd.core.triage.groups import fingerprint
 from brokerd.core.triage.histories import history_of
 from brokerd.core.triage.jobs import JobKind, JobState, To
@@ -180,10 +181,13 @@ class JobRun:
         await gates.look()
         watching = asyncio.create_task(gates.watch())
         try:
-            changes = gates.changes
-            while await self._walk():
-                await self._wait_to_walk(changes)
+            while True:
                 changes = gates.changes
+                has_passed_over = await self._walk()
+                if not (has_passed_over or gates.waiting):
+                    break
+                if not await self._wait_to_walk(changes, has_passed_over):
+                    break
             await self._drain()
         finally:
             watching.cancel()
@@ -191,27 +195,27 @@ class JobRun:
         await gates.look()
         self._count_not_ready()
 
-    async def _wait_to_walk(self, changes: int) -> None:
-        """Wait until something that was passed over may go, or stays for good.
+    async def _wait_to_walk(self, changes: int, has_passed_over: bool) -> bool:
+        """Wait until something that stayed for another pass may go, or stays for good; False: the
+        job has been stopped.
 
-        changes: of the gates when the last pass began.
+        changes: of the gates when the last pass began.  has_passed_over: messages of slow targets.
         """
-        is_slow = self.sending.waits_for_slow()
-        while is_slow == self.sending.waits_for_slow() and changes == self._gates.changes:
-            if not (is_slow or self._gates.waiting):
-                return
+        gates, sending = self._gates, self.sending
+        while changes == gates.changes and (not has_passed_over or sending.waits_for_slow()):
             await self._gate()
             if self.job().stopped_by is not None:
-                return
+                return False
             status = self.progress.status
-            if self._gates.waiting and status.state is JobState.RUNNING:
-                status.why = self._gates.why()
+            if gates.waiting and status.state is JobState.RUNNING:
+                status.why = gates.why()
             await self.breathe()
+        return True
 
     # ---- the walk -------------------------------------------------------------------------------
 
     async def _walk(self) -> bool:
-        """Go over the queue once; return whether something was passed over that may go now."""
+        """Go over the queue once; return whether messages of slow targets were passed over."""
         self.progress.begin_pass()
         self._gates.begin_pass()
         place: Place | None = None
@@ -219,12 +223,13 @@ class JobRun:
         while True:
             await self._gate()
             job = self.job()
-            if job.stopped_by is not None:
-                return False
             room = self._room()
+            is_full = self._order.max and self.progress.status.total.sent >= self._order.max
+            if job.stopped_by is not None or is_full:
+                # No other pass: nothing waits for one.
+                self._gates.begin_pass()
+                return False
             if not room:
-                if self._order.max and self.progress.status.total.sent >= self._order.max:
-                    return False
                 await self.breathe(self._pause_s())
                 continue
             found = await self._choose(job, place, room)
@@ -237,7 +242,7 @@ class JobRun:
             else:
                 await asyncio.sleep(REST_S)
             if place is None:
-                return has_passed_over or bool(self._gates.waiting)
+                return has_passed_over
 
     def _room(self) -> int:
         """Return how many messages may be taken now: by the window, the rate and the limit."""
@@ -330,6 +335,7 @@ class JobRun:
             self.progress.stayed(group, way)
             return None
         if self._gates.waits(group, slice_.groups):
+            self.progress.stayed(group, CANARY_WAITS)
             return None
         return _Chosen(run, group, way)
 

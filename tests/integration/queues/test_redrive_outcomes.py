@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.triage.gates import CANARY_DIED, DIED
+from brokerd.core.triage.gates import CANARY_DIED, CANARY_WAITS, DIED
 from tests.integration.management.test_http_api import ask
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.queues.test_browse import declare, publish
@@ -151,6 +151,18 @@ def test_a_group_goes_on_when_its_canaries_are_acknowledged_and_stops_when_one_d
     # The canary that died again is behind the end of the job.
     assert count(channel, "dlq") == 13
     assert count(channel, "work") == 12
+
+
+def test_a_job_that_waits_for_canaries_can_be_stopped(one: Member, channel: Any) -> None:
+    let_die(channel, [b"%d" % number for number in range(10)])
+    job = start_job(one, "dlq", canary=2)
+    shows(one, waiting=2)
+    assert jobs(one, "DELETE", "dlq")[0] == 200
+    receipt = ended(one, "dlq", job["id"])
+    assert (receipt["total"]["sent"], receipt["total"]["stayed"]) == (2, {CANARY_WAITS: 8})
+    assert count(channel, "dlq") == 8
+    assert take(channel, "work", verdict=True) == b"0"
+    shows(one, acknowledged=1, waiting=1)
 
 
 def test_a_group_stops_after_so_many_deaths(one: Member, channel: Any) -> None:

@@ -55,6 +55,7 @@ from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.listings import (
     browse_filters,
     client_calls,
+    job_targets,
     jobs,
     look_guard,
     memory_breakdown,
@@ -368,7 +369,9 @@ def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Memb
         audit=base.audit,
         alarm=access.alarms.reason,
         clock_ms=process.clock_ms,
+        outcomes=job_targets.TargetQuestions(cluster),
     )
+    job_targets.serve(calls, queues, host.folded.__contains__)
     job_workers = JobWorkers(around, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
@@ -795,6 +798,7 @@ def _jobs(base: CoreServices, messages: Messages, members: Members) -> QueueJobs
             members=members.cluster,
             audit=base.audit,
             clock_ms=base.process.clock_ms,
+            outcomes=job_targets.TargetQuestions(members.cluster),
         )
     )
 

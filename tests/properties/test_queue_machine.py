@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from brokerd.core.annotations import RedrivenFrom
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import (
@@ -157,6 +158,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         #: Those that a job once held: others may have gone ahead of them.
         self.passed_by: set[int] = set()
         self.job_out = 0
+        #: All messages are copies that a redrive of another queue sent.
+        self.are_copies = False
+        self.copies = 0
 
     #: Commands tried so far, over all examples.
     steps: ClassVar[int] = 0
@@ -290,8 +294,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     # -- rules
 
-    @initialize(options=st.sampled_from(OPTIONS))
-    def choose_options(self, options: dict[str, Any]) -> None:
+    @initialize(options=st.sampled_from(OPTIONS), are_copies=st.booleans())
+    def choose_options(self, options: dict[str, Any], are_copies: bool = False) -> None:
+        self.are_copies = are_copies
         self.apply(queue_commands.encode_update_options(QueueOptions(**options)))
         # Something is in hand from the start, or most examples would end before it came to that.
         self.checkout(1, "a", 5, False, 0)
@@ -323,7 +328,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
             fields["ttl_ms"] = ttl
         if later_ms:
             fields["deliver_at_ms"] = self.meta.now_ms + later_ms
-        batch = [content(b"x" * size, **(fields if size % 2 else {})) for size in sizes]
+        batch = [
+            content(b"x" * size, **(fields if size % 2 else {}), **self.copy()) for size in sizes
+        ]
         following = self.sequence.get(channel, 1)
         first = max(1, following - repeat)
         is_over = self.is_over_its_limit()
@@ -352,6 +359,13 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for number in [n for n in self.brought if n >= self.machine.next_number]:
             del self.brought[number]
 
+    def copy(self) -> dict[str, Any]:
+        """What makes a message a copy; no two are of the same message."""
+        if not self.are_copies:
+            return {}
+        self.copies += 1
+        return {"redriven": RedrivenFrom(9, 3, self.copies, "ab"[self.copies % 2])}
+
     @rule(
         sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=2, max_size=2),
         is_again=st.booleans(),
@@ -362,7 +376,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             (channel, self.sequence.get(channel, 1), len(each))
             for channel, each in zip(CHANNELS, sizes, strict=False)
         ]
-        batch = [content(b"x" * size) for each in sizes for size in each]
+        batch = [content(b"x" * size, **self.copy()) for each in sizes for size in each]
         command = enqueue_commands.encode_joined("n1", 7, shares, batch)
         is_over, before = self.is_over_its_limit(), self.machine.next_number
         reply = self.apply(command).reply
@@ -682,6 +696,25 @@ class QueueAgainstModel(RuleBasedStateMachine):
             self.dropped,
         ), "another message died of the delivery limit, or did not"
         assert view == self.replica.overview()
+
+    @invariant()
+    def outcomes_are_those_of_the_books(self) -> None:
+        """Where all messages are a redrive's copies, nothing else has left than they."""
+        found = self.machine.query_outcomes(9, 3)
+        if found is None:
+            is_new = not self.machine.next_number or self.machine.deleted is not None
+            assert is_new or not self.are_copies
+            return
+        view = self.machine.overview()
+        books = view["counters"]
+        deaths = ("rejected", "expired", "maxlen_drop", "over_limit")
+        assert [sum(counts) for counts in zip(*found.values(), strict=True)] == [
+            books["ack"],
+            sum(books[name] for name in deaths),
+            books["purged"] + books["job_out"],
+            view["ready"] + view["unacked"] + view["delayed"],
+            0,
+        ]
 
     @invariant()
     def nobody_waits_beside_ready_messages(self) -> None:

@@ -3,7 +3,8 @@
 Layout: version byte, u32 size of a JSON part, JSON part; then, as rows of i64, the entries and the
 ready spans (there may be a million of each); then the size columns of the entries whose messages
 differ in size, in the order of the entries, as they stood in the enqueue commands; then the columns
-of packed entries (ready_spans.py), which stand in for a row of an entry and one of a span each.
+of packed entries (ready_spans.py), which stand in for a row of an entry and one of a span each;
+last what is known of redriven copies (watched_copies.py).
 Message bodies are not in it: the snapshot goes along with the live log entries
 (design/replication.md §2.8).  Only `queue_machine.py` uses it.
 """
@@ -17,6 +18,7 @@ from array import array
 from dataclasses import asdict
 from typing import Any
 
+from brokerd.core.queue import watched_copies
 from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
@@ -96,9 +98,13 @@ def encode(state: QueueState) -> bytes:
         "last_job_id": state.last_job_id,
         "receipts": state.receipts,
     }
+    watched = b""
+    if state.watched is not None:
+        fields["watched"], watched = state.watched.snapshot()
+        fields["watched_bytes"] = len(watched)
     text = json.dumps(fields, separators=(",", ":")).encode()
     numbers = struct.pack(f"<{len(entries) + len(spans)}q", *entries, *spans)
-    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs, *packed))
+    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs, *packed, watched))
 
 
 def decode_into(state: QueueState, data: bytes) -> None:
@@ -129,6 +135,9 @@ def decode_into(state: QueueState, data: bytes) -> None:
     state.receipts = tuple([Receipt(number, text) for number, text in fields.get("receipts", ())])
     if (job := fields.get("job")) is not None:
         state.job = _job(entries, job)
+    if (watched := fields.get("watched")) is not None:
+        end = len(data) - fields["watched_bytes"]
+        state.watched = watched_copies.restored(watched, data[end:])
     letters.taken_term = fields["taken_term"]
     letters.next_order = fields["letters_order"]
     for key, next_sequence, refused in fields["enqueuers"]:

@@ -24,6 +24,7 @@ from brokerd.core.queue.enqueuers import Enqueuers
 from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_jobs import Job, LetGo, Receipt
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
+from brokerd.core.queue.watched_copies import Became, WatchedCopies
 from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.core.ranges import RangeSet
 
@@ -81,6 +82,8 @@ class QueueState:
         self.last_job_id = 0
         #: Of the last jobs that have ended, the newest last.
         self.receipts: tuple[Receipt, ...] = ()
+        #: Copies that redrives sent here; None: no redrive has sent any.
+        self.watched: WatchedCopies | None = None
         self.next_number = 0
         self.unacked = 0
         self.unacked_bytes = 0
@@ -123,6 +126,8 @@ class QueueState:
         self.consumers.check()
         self.letters.check()
         self.delayed.check()
+        if self.watched is not None:
+            self.watched.check()
         held = [span for consumer in self.consumers.rows() for span in consumer.held]
         assert self.unacked == sum(span.end - span.first for span in held)
         assert self.unacked_bytes == sum(span.size_bytes() for span in held)
@@ -369,6 +374,8 @@ class QueueState:
         count = span.end - span.first
         self._count_delivered(span, count)
         self.counters["ack"] += count
+        if self.watched is not None:
+            self.watched.left(span.first, span.end, Became.ACKNOWLEDGED)
         self.store.release(span)
 
     def _count_delivered(self, span: Span, count: int) -> None:
@@ -557,6 +564,8 @@ class QueueState:
         """Take messages out for a reason: to the queue's dead letter exchange if it has one."""
         count = sum(span.end - span.first for span in spans)
         self.counters[_COUNTER_OF_REASON[reason]] += count
+        if self.watched is not None:
+            self._left(spans, Became.DIED_AGAIN)
         exchange = self.options.dead_letter_exchange
         if exchange is not None and count:
             self.counters["dl_out"] += count
@@ -580,6 +589,12 @@ class QueueState:
                 self._reroute(reason, self.options.alternate_exchange, spans)
         for span in spans:
             self.store.release(span)
+
+    def _left(self, spans: list[Span], became: Became) -> None:
+        """Say of copies that a redrive sent what became of them."""
+        assert self.watched is not None
+        for span in spans:
+            self.watched.left(span.first, span.end, became)
 
     def _reroute(self, reason: str, exchange: str, spans: list[Span]) -> None:
         """R-MQ-2, R-MQ-11, R-MQ-12: what has no dead letter exchange may have an alternate one."""
@@ -632,7 +647,7 @@ class QueueState:
             self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
         self.store.forget()
         self.unacked = self.unacked_bytes = 0
-        self.job, self.receipts = None, ()
+        self.job, self.receipts, self.watched = None, (), None
         self.enqueuers.clear()
         self.suspected.clear()
         self.more_to_deliver = False

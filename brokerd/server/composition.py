@@ -55,6 +55,7 @@ from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.listings import (
     browse_filters,
     client_calls,
+    dead_letter_rows,
     job_targets,
     jobs,
     look_guard,
@@ -603,6 +604,7 @@ def build_fronts(member: Member) -> Fronts:
     looks = _looks(base, access, messages, members)
     admin = _admin_services(base, access, messages, members, runtime, looks)
     client_calls.serve(members.calls, admin)
+    dead_letter_rows.serve(members.calls, admin)
     servicers = Servicers(
         AdminService(admin),
         _message_service(base, access, messages, runtime),

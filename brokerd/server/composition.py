@@ -360,7 +360,9 @@ def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Memb
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
-    dead_letter_publisher = DeadLetterPublisher(queues, client, routing, process, spawn)
+    dead_letter_publisher = DeadLetterPublisher(
+        queues, client, routing, process, spawn, lambda: "disk" in access.alarms.all.on()
+    )
     around = Around(
         node=process.node,
         queues=queues,
@@ -642,6 +644,7 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
         refill=members.refill,
         kept_aside=members.kept_aside,
         runtime=runtime,
+        late_reason=messages.dead_letter_publisher.late_reason,
     )
     pages = health.Pages(
         functools.partial(metrics.render, sources),
@@ -832,4 +835,5 @@ def _admin_services(
         browses=looks.browses,
         triages=looks.triages,
         jobs=looks.jobs,
+        late_reason=messages.dead_letter_publisher.late_reason,
     )

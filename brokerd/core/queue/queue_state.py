@@ -249,6 +249,13 @@ class QueueState:
             deadlines.append(lease)
         return min(deadlines, default=None)
 
+    def first_due_ms(self) -> int | None:
+        """Return when the first of the messages that wait is due, or was: those that an exchange
+        keeps here are dead letters from then until they are handed on.
+        """
+        since_ms = self.letters.oldest_ms() if self.options.holds_delayed else None
+        return self.delayed.next_due_ms() if since_ms is None else since_ms
+
     def _limited(self) -> tuple[int, int]:
         """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
         ready, ready_bytes = self.store.ready, self.store.ready_bytes

@@ -63,6 +63,8 @@ class Annotations:
     delay_ms: int | None = None
     #: There it replaces the waiting message with the same key; without `delay_ms` that one goes.
     delay_key: str | None = None
+    #: Milliseconds since 1970; a queue keeps it until then (core/catalog/delivery_times.py).
+    deliver_at_ms: int | None = None
     #: Of a copy that a redrive sends.  It holds at the queue that takes the copy: what goes on from
     #: there, whichever way, has none.
     redriven: RedrivenFrom | None = None
@@ -105,6 +107,7 @@ def _is_packable(annotations: Annotations) -> bool:
         or annotations.rerouted
         or annotations.delay_ms is not None
         or annotations.delay_key is not None
+        or annotations.deliver_at_ms is not None
         or annotations.redriven is not None
     ) and (
         0 <= (annotations.ttl_ms or 0) <= _TTL_MAX

@@ -52,6 +52,8 @@ class Traits(NamedTuple):
     #: There it replaces the message with the same key, which `cancels` only takes away.
     delay_key: str | None = None
     cancels: bool = False
+    #: In any other queue: it waits until then, in ms since 1970.
+    deliver_at_ms: int = 0
 
 
 PLAIN = Traits(None, None, 0)
@@ -136,6 +138,8 @@ class JobTake:
     id: int
     term: int
     ranges: list[Range]
+    #: Of those that wait until they are due, instead of ready ones.
+    waiting: bool = False
 
 
 @dataclass(slots=True)
@@ -197,6 +201,10 @@ def _traits(known: Annotations) -> Traits:
     ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
     priority = None if known.priority is None else _amount(known.priority)
     traits = Traits(ttl_ms, priority, _amount(known.delivery_count), _amount(known.delay_ms or 0))
+    if known.deliver_at_ms is not None:
+        # A TTL is added to it.
+        deliver_at_ms = min(_amount(known.deliver_at_ms), AMOUNT_MAX >> 1)
+        traits = traits._replace(deliver_at_ms=deliver_at_ms)
     if known.delay_key is None:
         return traits
     return traits._replace(delay_key=_text(known.delay_key), cancels=known.delay_ms is None)
@@ -321,7 +329,8 @@ def _job_start(data: bytes) -> JobStart:
 def _job_take(data: bytes) -> JobTake:
     command = queue_commands.decode_json(data)
     ranges = _pairs(command["ranges"])
-    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges)
+    waiting = _boolean(command.get("waiting", False))
+    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges, waiting)
 
 
 def _job_settle(data: bytes) -> JobSettle:

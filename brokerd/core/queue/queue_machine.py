@@ -555,7 +555,7 @@ class QueueMachine(QueueState):
     # -- the queue as a whole -----------------------------------------------------------------
 
     def _purge(self, meta: Meta, command: None) -> bytes:
-        # R-QQ-19: quorum purges what is delayed and waiting dead letters too.
+        # R-QQ-19: what is delayed and waiting dead letters too.
         count = self.store.purge()
         for span in self.delayed.clear():
             count += span.end - span.first
@@ -575,7 +575,7 @@ class QueueMachine(QueueState):
         answer: dict[str, Any] = {"deleted": False, "messages": messages, "consumers": consumers}
         if command.if_unused and consumers:
             return _json({**answer, "refused": 406, "text": "in use"})
-        if command.if_empty and (messages or self.held_by_job):
+        if command.if_empty and (messages or self.delayed.count or self.held_by_job):
             return _json({**answer, "refused": 406, "text": "not empty"})
         self._end(command.cause)
         return _json({**answer, "deleted": True})
@@ -618,9 +618,18 @@ class QueueMachine(QueueState):
         job = self.job
         if job is None or not _is_of(command, job, meta) or job.stopped_by is not None:
             return _json({"taken": []})
-        spans = self.store.take(job.may_take(command.ranges))
+        ranges = job.may_take(command.ranges)
+        if command.waiting:
+            rows = self.delayed.take_numbers(ranges)
+            spans = [row.span for row in rows]
+        else:
+            spans = self.store.take(ranges)
+        # First: what is held may be joined with its neighbours.
         taken = normalize([(span.first, span.end) for span in spans])
-        job.hold(spans)
+        if command.waiting:
+            job.hold_waiting(rows)
+        else:
+            job.hold(spans)
         return _json({"taken": taken})
 
     def _job_settle(self, meta: Meta, command: queue_decoders.JobSettle) -> bytes:
@@ -630,7 +639,7 @@ class QueueMachine(QueueState):
         job = self.job
         if job is None or job.id != command.id:
             return _OK
-        spans = job.let_go(command.gone)
+        spans = job.let_go(command.gone).spans()
         if self.watched is not None:
             self._left(spans, Became.REMOVED)
         for span in spans:
@@ -655,7 +664,7 @@ class QueueMachine(QueueState):
     def _job_end(self, meta: Meta, command: queue_decoders.JobEnd) -> bytes:
         job = self.job
         if job is not None and _is_of(command, job, meta):
-            self._back_from_job(job.held.clear())
+            self._back_from_job(job.let_all_go())
             self.job = None
             self._used()
             receipts = (*self.receipts, Receipt(job.id, command.receipt))
@@ -805,9 +814,15 @@ class QueueMachine(QueueState):
                 continue
             # R-TTL-1: the smallest of queue and message; fixed here.
             ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
-            expires_ms = self.clock_ms + min(ttls) if ttls else None
+            # It lives from the time on at which it may be delivered.
+            from_ms = max(self.clock_ms, traits.deliver_at_ms)
+            expires_ms = from_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
-            self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
+            span = Span(entry, low, high, expires_ms, level, 0, traits.delivery_count)
+            if from_ms > self.clock_ms:
+                self.delayed.add(span, from_ms)
+            else:
+                self.store.add(span)
 
     def _watch(
         self, copies: list[tuple[int, RedrivenFrom]], start: int, first: int, end: int
@@ -837,6 +852,8 @@ class QueueMachine(QueueState):
     def _replace_delayed(self, span: Span, traits: queue_decoders.Traits) -> None:
         """Keep a message in the place of the waiting one with its key, or take that one away."""
         assert traits.delay_key is not None
+        if self.job is not None:
+            self.job.replace(traits.delay_key)
         gone = self.delayed.take(traits.delay_key)
         if not traits.cancels:
             self.delayed.add(span, self.clock_ms + traits.delay_ms, traits.delay_key)

@@ -64,7 +64,7 @@ def encode(state: QueueState) -> bytes:
             continue
         spans += (_NONE if place is None else place, item.entry.index, item.first, item.end)
         spans.append(_NONE if item.expires_ms is None else item.expires_ms)
-        spans += (level, item.acquired_count, item.delivery_count)
+        spans += (level, item.standing, item.delivery_count)
     consumers = state.consumers
     active = consumers.active
     fields: dict[str, Any] = {
@@ -159,11 +159,13 @@ def _restore_messages(state: QueueState, fields: dict[str, Any], data: memoryvie
     entries = store.entries
     items: list[tuple[Place | None, int, Span | Block]] = []
     for row in struct.iter_unpack(f"<{_SPAN_WIDTH}q", data[middle:end]):
-        place, index, first, last, expires_ms, level, acquired_count, delivery_count = row
+        place, index, first, last, expires_ms, level, standing, delivery_count = row
         expiry = None if expires_ms == _NONE else expires_ms
         entry = entries[index]
         entry.live += last - first
-        span = Span(entry, first, last, expiry, level, acquired_count, delivery_count)
+        span = Span(
+            entry, first, last, expiry, level, max(0, standing), delivery_count, 0, standing < 0
+        )
         items.append((None if place == _NONE else Place(place), level, span))
     blocks = fields["blocks"]
     if not blocks:
@@ -257,7 +259,7 @@ def _row(span: Span) -> list[int | None]:
         span.end,
         span.expires_ms,
         span.level,
-        span.acquired_count,
+        span.standing,
         span.delivery_count,
         span.taken_ms,
     ]
@@ -266,7 +268,9 @@ def _row(span: Span) -> list[int | None]:
 def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
     entry = entries[row[0]]
     entry.live += row[2] - row[1]
-    return Span(entry, *row[1:])
+    _, first, end, expires_ms, level, standing, delivery_count, taken_ms = row
+    count = max(0, standing)
+    return Span(entry, first, end, expires_ms, level, count, delivery_count, taken_ms, standing < 0)
 
 
 def _letter_row(letter: DeadSpan) -> list[Any]:
@@ -279,6 +283,7 @@ _JOB_FIELDS = ("id", "order", "user", "started_ms", "end")
 def _job_row(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {"stopped_by": job.stopped_by, "progress": job.progress, "gone": job.gone}
+    row["waits"] = [(number, *wait) for number, wait in sorted(job.waits.items())]
     return row | {"held": [_row(span) for span in job.held]}
 
 
@@ -288,4 +293,7 @@ def _job(entries: dict[int, Entry], row: dict[str, Any]) -> Job:
     job.progress = row["progress"]
     job.gone = row["gone"]
     job.hold(_span(entries, held) for held in row["held"])
+    # Snapshots of before jobs took what waits have none of these.
+    for number, due_ms, key in row.get("waits", ()):
+        job.restore_wait(number, due_ms, key)
     return job

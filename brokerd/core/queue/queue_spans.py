@@ -103,6 +103,7 @@ class Span:
         "entry",
         "expires_ms",
         "first",
+        "is_late",
         "level",
         "taken_ms",
     )
@@ -117,6 +118,7 @@ class Span:
         acquired_count: int = 0,
         delivery_count: int = 0,
         taken_ms: int = 0,
+        is_late: bool = False,
     ) -> None:
         self.entry = entry
         self.first = first
@@ -131,6 +133,9 @@ class Span:
         #: When a consumer got them, rounded up (R-QQ-22); 0: no consumer has them, or for
         #: as long as it likes.
         self.taken_ms = taken_ms
+        #: They waited for their time in a queue and were never out since: what came behind them
+        #: may stand before them.
+        self.is_late = is_late
 
     def part(self, first: int, end: int) -> Span:
         """Return a span of some of these messages."""
@@ -143,13 +148,19 @@ class Span:
             self.acquired_count,
             self.delivery_count,
             self.taken_ms,
+            self.is_late,
         )
+
+    @property
+    def standing(self) -> int:
+        """Return `acquired_count`, and -1 for late ones: 0 is for those in order of number."""
+        return -1 if self.is_late and not self.acquired_count else self.acquired_count
 
     def joins(self, following: Span) -> bool:
         """Return whether the two differ only in place."""
         return (
             self.entry is following.entry
-            and self.acquired_count == following.acquired_count
+            and self.standing == following.standing
             and self.delivery_count == following.delivery_count
             and self.expires_ms == following.expires_ms
             and self.level == following.level

@@ -22,7 +22,7 @@ from brokerd.core.queue.delayed import Delayed
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueuers import Enqueuers
 from brokerd.core.queue.queue_commands import ReturnCause
-from brokerd.core.queue.queue_jobs import Job, Receipt
+from brokerd.core.queue.queue_jobs import Job, LetGo, Receipt
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
 from brokerd.core.queue.watched_copies import Became, WatchedCopies
 from brokerd.core.queue_options import QueueOptions, kept
@@ -220,7 +220,7 @@ class QueueState:
         """
         if not self.options.expiry_waits:
             return False
-        if self.letters.count:
+        if self.letters.count or self.delayed.count:
             return True
         has_exchange = self.options.dead_letter_exchange is not None
         return has_exchange and self.store.next_expiry_ms(self._quorum) is not None
@@ -249,14 +249,19 @@ class QueueState:
             deadlines.append(lease)
         return min(deadlines, default=None)
 
+    def first_due_ms(self) -> int | None:
+        """Return when the first of the messages that wait is due, or was: those that an exchange
+        keeps here are dead letters from then until they are handed on.
+        """
+        since_ms = self.letters.oldest_ms() if self.options.holds_delayed else None
+        return self.delayed.next_due_ms() if since_ms is None else since_ms
+
     def _limited(self) -> tuple[int, int]:
         """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
         ready, ready_bytes = self.store.ready, self.store.ready_bytes
         if self.job is not None:
             # They may come back, and nothing must have taken their room.
             ready, ready_bytes = ready + self.job.held.count, ready_bytes + self.job.size_bytes
-        if not self._quorum:
-            return ready, ready_bytes
         letters, delayed = self.letters, self.delayed
         ready, ready_bytes = ready + delayed.count, ready_bytes + delayed.size_bytes
         if not self._at_least_once:
@@ -516,12 +521,21 @@ class QueueState:
             # As in _put_back.
             self._trim()
 
-    def _back_from_job(self, spans: list[Span]) -> None:
+    def _back_from_job(self, messages: LetGo) -> None:
         """Messages that a job had in hand are ready again, each where it was: no delivery, and
-        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.
+        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.  What
+        waited waits again, unless another message has its key by now.
         """
+        for span in messages.replaced:
+            self.counters["purged"] += span.end - span.first
+            self.store.release(span)
+        for row in messages.waiting:
+            self.delayed.add(*row)
+        if messages.waiting:
+            # Some may have been due for a while.
+            self._ready_again()
         has_returns = self._quorum and not self._returns_to_the_back
-        for span in reversed(spans):
+        for span in reversed(messages.ready):
             if has_returns and span.acquired_count:
                 self.store.add(span, Place.FRONT)
             else:
@@ -538,15 +552,20 @@ class QueueState:
         return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
 
     def _ready_again(self) -> None:
-        """Delayed messages whose time has come are served before all others (R-QQ-14); those that
-        an exchange keeps here go back to it.
+        """Delayed messages whose time has come are served before all others if they came back
+        (R-QQ-14); those that an exchange keeps here go back to it.
         """
         if self.options.holds_delayed:
             self._dead_letter("expired", self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX))
             return
         place = Place.BACK if self._returns_to_the_back else Place.RETURNS
-        for span in self.delayed.pop_due(self.clock_ms, self.delayed.count):
-            self.store.add(span, place)
+        for span in self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX):
+            if span.acquired_count:
+                self.store.add(span, place)
+            else:
+                # It waited for its time (core/catalog/delivery_times.py), and is as if new.
+                span.is_late = True
+                self.store.add(span)
 
     def _dead_letter(self, reason: str, spans: list[Span]) -> None:
         """Take messages out for a reason: to the queue's dead letter exchange if it has one."""

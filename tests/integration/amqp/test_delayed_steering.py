@@ -56,8 +56,11 @@ def exchange(member: Member) -> Any:
 def test_every_door_tells_how_many_wait_and_when_the_next_is_due(
     member: Member, channel: BlockingChannel
 ) -> None:
-    assert exchange(member)["messages_delayed"] == 0
-    assert exchange(member)["next_due_ms"] is None
+    empty = eventually(
+        lambda: next((row for row in [exchange(member)] if "messages_delayed" in row), None),
+        "a new exchange in the HTTP API, which keeps rows for a second",
+    )
+    assert (empty["messages_delayed"], empty["next_due_ms"]) == (0, None)
     before_ms = time.time() * 1000
     for delay in (2 * HOUR_MS, HOUR_MS):
         publish(channel, b"m", delay)
@@ -97,7 +100,7 @@ def late(member: Member, reason: str) -> Any:
 
     def is_late() -> Any:
         found = exchange(member)
-        return found if (found["late_ms"] > 0 and found["late_reason"] == reason) else None
+        return found if (found.get("late_ms", 0) > 0 and found["late_reason"] == reason) else None
 
     found = eventually(is_late, f"late for {reason}")
     seen = samples(member, "/metrics")
@@ -121,7 +124,7 @@ def test_due_messages_wait_for_a_full_disk_and_go_on_while_memory_is_short(
             assert other.basic_get(QUEUE)[0] is None
             settings.set("disk_free_limit", "1MB")
             assert take(other)[2] == b"disk"
-            settings.set("vm_memory_high_watermark", "1")
+            settings.set("vm_memory_high_watermark", "0.0001")
             eventually(lambda: "memory resource limit alarm set" in member.log(), "the alarm")
             assert take(other)[2] == b"memory"
         settings.set("vm_memory_high_watermark", "0.9")
@@ -138,5 +141,5 @@ def test_a_target_that_refuses_makes_them_late(member: Member, channel: Blocking
     late(member, "target")
     assert take(channel, "other")[2] == b"first"
     assert take(channel, "other")[2] == b"second"
-    eventually(lambda: exchange(member)["messages_delayed"] == 0, "nothing waits")
+    eventually(lambda: exchange(member).get("messages_delayed") == 0, "nothing waits")
     assert (exchange(member)["late_ms"], exchange(member)["late_reason"]) == (0, "")

@@ -104,6 +104,7 @@ class Span:
         "expires_ms",
         "first",
         "level",
+        "since_ms",
         "taken_ms",
     )
 
@@ -117,6 +118,7 @@ class Span:
         acquired_count: int = 0,
         delivery_count: int = 0,
         taken_ms: int = 0,
+        since_ms: int = 0,
     ) -> None:
         self.entry = entry
         self.first = first
@@ -131,6 +133,9 @@ class Span:
         #: When a consumer got them, rounded up (R-QQ-22); 0: no consumer has them, or for
         #: as long as it likes.
         self.taken_ms = taken_ms
+        #: When a consumer got them, for what is said at a death; 0: no consumer has them, or
+        #: nothing will be said.
+        self.since_ms = since_ms
 
     def part(self, first: int, end: int) -> Span:
         """Return a span of some of these messages."""
@@ -143,6 +148,7 @@ class Span:
             self.acquired_count,
             self.delivery_count,
             self.taken_ms,
+            self.since_ms,
         )
 
     def joins(self, following: Span) -> bool:
@@ -154,6 +160,7 @@ class Span:
             and self.expires_ms == following.expires_ms
             and self.level == following.level
             and self.taken_ms == following.taken_ms
+            and self.since_ms == following.since_ms
         )
 
     def run(self) -> Run:

@@ -19,6 +19,7 @@ REDRIVE_HEADER = "x-redrive-id"
 #: client and its version, which are alike for all of its connections.
 CONSUMER_HEADER = "x-last-death-consumer"
 CONSUMER_CLIENT = "client"
+CONSUMER_REASON = "reason"
 #: Celery's name of a task, where neither a property nor another framework names the type.
 _CELERY_TYPE = "task"
 

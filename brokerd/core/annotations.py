@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(slots=True)
@@ -25,6 +26,18 @@ class Death:
     exchange: str
     routing_keys: list[str]
     original_expiration: str | None = None
+
+
+class RedrivenFrom(NamedTuple):
+    """Which message of which job a copy is of, so that its queue counts what becomes of it."""
+
+    #: Uid of the queue that the job sends from; the job's number there.
+    source: int
+    job: int
+    #: The message's number there.
+    number: int
+    #: Fingerprint of its group.
+    group: str
 
 
 @dataclass(slots=True)
@@ -50,6 +63,11 @@ class Annotations:
     delay_ms: int | None = None
     #: There it replaces the waiting message with the same key; without `delay_ms` that one goes.
     delay_key: str | None = None
+    #: Milliseconds since 1970; a queue keeps it until then (core/catalog/delivery_times.py).
+    deliver_at_ms: int | None = None
+    #: Of a copy that a redrive sends.  It holds at the queue that takes the copy: what goes on from
+    #: there, whichever way, has none.
+    redriven: RedrivenFrom | None = None
 
 
 NONE = b""
@@ -89,6 +107,8 @@ def _is_packable(annotations: Annotations) -> bool:
         or annotations.rerouted
         or annotations.delay_ms is not None
         or annotations.delay_key is not None
+        or annotations.deliver_at_ms is not None
+        or annotations.redriven is not None
     ) and (
         0 <= (annotations.ttl_ms or 0) <= _TTL_MAX
         and 0 <= (annotations.priority or 0) <= _PRIORITY_MAX
@@ -123,4 +143,6 @@ def decode(raw: bytes) -> Annotations:
     fields["deaths"] = [Death(**death) for death in fields.get("deaths", [])]
     if "first_death" in fields:
         fields["first_death"] = tuple(fields["first_death"])
+    if "redriven" in fields:
+        fields["redriven"] = RedrivenFrom(*fields["redriven"])
     return Annotations(**fields)

@@ -61,6 +61,8 @@ class Profile:
     #: A message with an x-delay that no exchange keeps is refused; False: routed at once, as
     #: RabbitMQ's plug-in does it
     delays_bounded: bool = True
+    #: Queues keep a message with a header x-opt-delivery-time until then (a preview)
+    delivery_times: bool = True
     #: R-Q-11: a declare is a use of a quorum queue, as of a classic one
     quorum_declare_renews: bool = True
     #: R-PRI-2: levels; 0: none
@@ -147,6 +149,7 @@ _RABBITMQ_4_3 = {
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
     "delays_bounded": False,
+    "delivery_times": False,
     "quorum_declare_renews": False,
     "queues_stream_arguments": "3.13",
     "queues_master_locator": "deny",
@@ -171,6 +174,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "quorum_holders_are_consumers": True,
     "quorum_conditional_delete": False,
     "delays_bounded": False,
+    "delivery_times": False,
     "quorum_declare_renews": False,
     "quorum_priorities": 0,
     "classic_zero_priority_levels": 1,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import columns, completing, errors, output, settings, terms
+from brokerd.ctl import columns, completing, errors, output, settings, terms, triage
 from brokerd.ctl.columns import Listing
 
 if TYPE_CHECKING:
@@ -96,6 +96,9 @@ def _shape(row: Row) -> None:
     if "since_ms" in row:
         since = time.gmtime(row["since_ms"] / 1000)
         row["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", since) if row["since_ms"] else ""
+    if "next_due_ms" in row:
+        due_ms = row["next_due_ms"]
+        row["next_due"] = "" if due_ms is None else triage.time(due_ms)
     if row.get("backlog", 0) is None:
         # The backlog is not yet known.
         row["backlog"] = ""

@@ -30,14 +30,18 @@ _PREVIEW_SHORT = ("fingerprint", "messages", "becomes", "consumers", "free_messa
 _PREVIEW_ALWAYS = ("fingerprint", "messages", "becomes")
 JOB_COLUMNS = (
     *("queue", "id", "kind", "to", "target", "state", "why", "looked_at", "held"),
-    *("sent", "acknowledged", "died_again", "waiting", "stayed", "user", "started", "ended"),
+    *("sent", "acknowledged", "died_again", "waiting", "removed", "duplicates", "unknown"),
+    *("stayed", "user", "started", "ended"),
 )
 _JOB_SHORT = (
     *("queue", "kind", "state", "why", "sent", "acknowledged", "died_again", "waiting"),
-    *("stayed", "started"),
+    *("removed", "duplicates", "unknown", "stayed", "started"),
 )
 _JOB_ALWAYS = ("queue", "kind", "state", "sent", "stayed", "started")
-RECEIPT_COLUMNS = ("fingerprint", "sent", "acknowledged", "died_again", "waiting", "stayed")
+RECEIPT_COLUMNS = (
+    *("fingerprint", "sent", "acknowledged", "died_again", "waiting"),
+    *("removed", "duplicates", "unknown", "stayed"),
+)
 _ENDED = ("done", "stopped")
 #: Seconds between two looks at a job that is waited for.
 _POLL_S = 1.0
@@ -109,7 +113,8 @@ _TARGETS = (
     type=click.IntRange(1, 10_000),
     default=None,
     metavar="N",
-    help="Of each group so many first; the group goes on when consumers have acknowledged them.",
+    help="Of each group so many first; the group goes on when consumers have acknowledged them, "
+    "and stops if one dies again.",
 )
 @click.option(
     "--stop-after-deaths",
@@ -183,7 +188,8 @@ def list_queue_jobs(name: str) -> None:
     """List redrives, moves and deletions of messages: under way, and the last of each queue
     (option -p).
 
-    With a queue: what became of each group.
+    With a queue: what became of each group.  What redrives sent is counted where it went, also
+    after their end: acknowledged by consumers, died again, waiting.
     """
     from brokerd.ctl.client import connect
 
@@ -343,6 +349,8 @@ def _summary(chosen: Settings, order: Row, rows: list[Row], targets: dict[str, R
     if order["rate"] and going:
         text += f"; {-(-going // order['rate']):,} seconds at {order['rate']:,} a second"
     chosen.say(f"{text}.")
+    for line in _steps(order):
+        chosen.say(line)
     coming: dict[str, Row] = {}
     for row in rows:
         for name in row["targets"]:
@@ -353,6 +361,22 @@ def _summary(chosen: Settings, order: Row, rows: list[Row], targets: dict[str, R
         for warning in _warnings(each, targets.get(name)):
             click.echo(f"Queue {name!r}: {warning}", err=True)
     return going
+
+
+def _steps(order: Row) -> list[str]:
+    """Say what a redrive does beside sending: what it waits for, and what stops a group."""
+    canary, deaths = order.get("canary", 0), order.get("stop_after_deaths", 0)
+    lines = []
+    if canary:
+        lines.append(
+            f"Of each group {canary:,} go first; the others follow when consumers have "
+            "acknowledged those."
+        )
+        deaths = deaths or 1
+    if deaths:
+        again = "one of those sent has" if deaths == 1 else f"{deaths:,} of those sent have"
+        lines.append(f"A group stops when {again} died again: what is left of it stays.")
+    return lines
 
 
 def _warnings(coming: Row, room: Row | None) -> list[str]:
@@ -390,7 +414,8 @@ def _wait(client: AdminClient, chosen: Settings, job: Row) -> Row:
                 total = job["total"]
                 text = (
                     f"{job['state']}: looked at {job['looked_at']:,}, sent {total['sent']:,}, "
-                    f"acknowledged {total['acknowledged']:,}, died again {total['died_again']:,}"
+                    f"acknowledged {total['acknowledged']:,}, died again {total['died_again']:,}, "
+                    f"waiting {total['waiting']:,}"
                 )
                 why = f" ({job['why']})" if job["why"] else ""
                 line = output.printable(f"{text}{why}")

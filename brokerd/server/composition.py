@@ -55,6 +55,8 @@ from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.listings import (
     browse_filters,
     client_calls,
+    dead_letter_rows,
+    job_targets,
     jobs,
     look_guard,
     memory_breakdown,
@@ -358,7 +360,9 @@ def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Memb
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
     membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
-    dead_letter_publisher = DeadLetterPublisher(queues, client, routing, process, spawn)
+    dead_letter_publisher = DeadLetterPublisher(
+        queues, client, routing, process, spawn, lambda: "disk" in access.alarms.all.on()
+    )
     around = Around(
         node=process.node,
         queues=queues,
@@ -368,7 +372,9 @@ def _rooms(base: CoreServices, access: Access, ask: Ask) -> tuple[Messages, Memb
         audit=base.audit,
         alarm=access.alarms.reason,
         clock_ms=process.clock_ms,
+        outcomes=job_targets.TargetQuestions(cluster),
     )
+    job_targets.serve(calls, queues, host.folded.__contains__)
     job_workers = JobWorkers(around, process, spawn)
     options = CatalogOptions(view, base.profile, config.queues, routing.warn)
     leaders = QueueLeaders(
@@ -600,6 +606,7 @@ def build_fronts(member: Member) -> Fronts:
     looks = _looks(base, access, messages, members)
     admin = _admin_services(base, access, messages, members, runtime, looks)
     client_calls.serve(members.calls, admin)
+    dead_letter_rows.serve(members.calls, admin)
     servicers = Servicers(
         AdminService(admin),
         _message_service(base, access, messages, runtime),
@@ -637,6 +644,7 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
         refill=members.refill,
         kept_aside=members.kept_aside,
         runtime=runtime,
+        late_reason=messages.dead_letter_publisher.late_reason,
     )
     pages = health.Pages(
         functools.partial(metrics.render, sources),
@@ -795,6 +803,7 @@ def _jobs(base: CoreServices, messages: Messages, members: Members) -> QueueJobs
             members=members.cluster,
             audit=base.audit,
             clock_ms=base.process.clock_ms,
+            outcomes=job_targets.TargetQuestions(members.cluster),
         )
     )
 
@@ -826,4 +835,5 @@ def _admin_services(
         browses=looks.browses,
         triages=looks.triages,
         jobs=looks.jobs,
+        late_reason=messages.dead_letter_publisher.late_reason,
     )

@@ -58,6 +58,9 @@ OWNED = frozenset(
     | {HEALTHY, TELEMETRY_FRESH}
 )
 
+#: Reasons of Ready with which the object in the broker is the resource's.
+OWN_OBJECT = frozenset(("Applied", "NotApplied", "Paused"))
+
 #: What every resource has in the sense of kstatus.
 STANDARD = frozenset({READY, RECONCILING, STALLED})
 

@@ -25,11 +25,20 @@ def arg(name: str, **value: Any) -> dict[str, Any]:
 
 
 AT_LEAST_ONCE = {"exchange": "dead", "strategy": "at-least-once"}
+DELAYED = {"type": "x-delayed-message"}
+DELAYED_TOPIC = arg("x-delayed-type", string="topic")
 HOST = [{"host": "b.example"}]
 LOGIN = {"name": "login"}
 
 ACCEPTED = (
-    Case("plugin-exchange-type", "Exchange", {"type": "x-delayed-message"}),
+    Case("plugin-exchange-type", "Exchange", {"type": "x-somebody-s"}),
+    Case("delayed-exchange", "Exchange", {**DELAYED, "delayedType": "topic"}),
+    Case("delayed-by-argument", "Exchange", {**DELAYED, "arguments": [DELAYED_TOPIC]}),
+    Case(
+        "delayed-by-both",
+        "Exchange",
+        {**DELAYED, "delayedType": "topic", "arguments": [DELAYED_TOPIC]},
+    ),
     Case("federated-exchange", "Exchange", {"federation": {"upstream": "east"}}),
     Case("full-queue", "Queue", {"deadLetter": AT_LEAST_ONCE, "overflow": "reject-publish"}),
     Case("classic-queue", "Queue", {"type": "classic", "durable": False, "maxPriority": 10}),
@@ -193,6 +202,20 @@ REFUSED = (
         "amq.mine",
     ),
     Case("exchange-type", "Exchange", {"type": "toppic"}, "type must be direct, fanout"),
+    Case("delayed-without-type", "Exchange", DELAYED, "x-delayed-message needs delayedType"),
+    Case(
+        "delayed-type-of-another",
+        "Exchange",
+        {"type": "topic", "delayedType": "direct"},
+        "delayedType is for type x-delayed-message only",
+    ),
+    Case(
+        "delayed-types-differ",
+        "Exchange",
+        {**DELAYED, "delayedType": "direct", "arguments": [DELAYED_TOPIC]},
+        "delayedType and the argument x-delayed-type contradict each other",
+    ),
+    Case("delayed-by-itself", "Exchange", {**DELAYED, "delayedType": "x-delayed-message"}, "spec"),
     Case(
         "alternate-exchange-twice",
         "Exchange",

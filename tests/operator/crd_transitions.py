@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.operator.crd_cases import arg
+from tests.operator.crd_cases import DELAYED, DELAYED_TOPIC, arg
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,12 @@ TRANSITIONS_ACCEPTED = (
         "Queue",
         {},
         {**CLASSIC, "onImmutableChange": "RecreateIfEmpty", "durable": False},
+    ),
+    Change(
+        "field-beside-its-argument",
+        "Exchange",
+        {**DELAYED, "arguments": [DELAYED_TOPIC]},
+        {**DELAYED, "arguments": [DELAYED_TOPIC], "delayedType": "topic"},
     ),
     Change(
         "arguments-in-another-order",
@@ -106,6 +112,13 @@ TRANSITIONS_REFUSED = (
     Change("name-removed", "Queue", {"name": "a"}, {}, "name is immutable"),
     Change("name-added", "Queue", {}, {"name": "thing"}, "name is immutable"),
     Change("exchange-type", "Exchange", {}, {"type": "topic"}, "type is immutable; delete"),
+    Change(
+        "exchange-delayed-type",
+        "Exchange",
+        {**DELAYED, "delayedType": "direct"},
+        {**DELAYED, "delayedType": "topic"},
+        "delayedType is immutable; delete",
+    ),
     Change("exchange-durable", "Exchange", {}, {"durable": False}, "durable is immutable; delete"),
     Change(
         "exchange-auto", "Exchange", {}, {"autoDelete": True}, "autoDelete is immutable; delete"

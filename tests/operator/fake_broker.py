@@ -46,6 +46,9 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         self.member_calls = 0
         #: Rows of its federation links.
         self.links: list[dict[str, Any]] = []
+        #: Where dead letters are, and how often it was asked.
+        self.dead_letters: list[dict[str, Any]] = []
+        self.dead_letters_asked = 0
         #: What a telemetry job has handed to it.
         self.findings: list[dict[str, Any]] = []
         #: Objects whose change would lose messages.
@@ -182,6 +185,9 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         rows = [row for row in self.links if (row.get("type") == "shovel") is are_shovels]
         if request.kind == "findings":
             rows = self.findings
+        if request.kind == "dead_letters":
+            self.dead_letters_asked += 1
+            rows = self.dead_letters
         yield admin_pb2.ListPage(rows=[json.dumps(row) for row in rows])
 
     async def MemberStatus(self, request: Any, context: Any) -> Any:

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from brokerd.core.annotations import RedrivenFrom
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import (
@@ -137,6 +138,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.handed_out: dict[int, int] = {}
         #: number -> what it brought along, and what it has counted here besides.
         self.brought: dict[int, int] = {}
+        #: Numbers of messages that wait for their time, until then or later.
+        self.due_ms: dict[int, int] = {}
         self.counted: dict[int, int] = {}
         #: How many died of the delivery limit, and how many of those in a way that is told.
         self.over_limit = 0
@@ -155,6 +158,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         #: Those that a job once held: others may have gone ahead of them.
         self.passed_by: set[int] = set()
         self.job_out = 0
+        #: All messages are copies that a redrive of another queue sent.
+        self.are_copies = False
+        self.copies = 0
 
     #: Commands tried so far, over all examples.
     steps: ClassVar[int] = 0
@@ -249,6 +255,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             assert number not in self.held, "handed out while someone holds it"
             assert number not in self.at_job, "handed out while the job holds it"
             assert number not in self.gone, "handed out after it had left"
+            assert self.due_ms.get(number, 0) <= self.meta.now_ms, "handed out before its time"
             assert run.acquired_count == self.handed_out.get(number, 0)
             assert run.delivery_count == self.count_of(number)
             if row is not None and not row["no_ack"]:
@@ -259,7 +266,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     def see_in_order(self, by_consumer: list[list[int]]) -> None:
         """R-QQ-11, G3: what is handed out for the first time comes in publish order."""
-        known = self.seen | self.passed_by
+        known = self.seen | self.passed_by | self.due_ms.keys()
         first_time = [[n for n in given if n not in known] for given in by_consumer]
         if not self.machine.options.max_priority:
             assert all(given == sorted(given) for given in first_time)
@@ -287,8 +294,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     # -- rules
 
-    @initialize(options=st.sampled_from(OPTIONS))
-    def choose_options(self, options: dict[str, Any]) -> None:
+    @initialize(options=st.sampled_from(OPTIONS), are_copies=st.booleans())
+    def choose_options(self, options: dict[str, Any], are_copies: bool = False) -> None:
+        self.are_copies = are_copies
         self.apply(queue_commands.encode_update_options(QueueOptions(**options)))
         # Something is in hand from the start, or most examples would end before it came to that.
         self.checkout(1, "a", 5, False, 0)
@@ -301,6 +309,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         priority=st.integers(0, 4),
         repeat=st.integers(0, 3),
         brought=st.sampled_from([0, 0, 3]),
+        later_ms=st.sampled_from([0, 0, 0, 15, 60]),
     )
     def enqueue(
         self,
@@ -310,20 +319,36 @@ class QueueAgainstModel(RuleBasedStateMachine):
         priority: int,
         repeat: int,
         brought: int = 0,
+        later_ms: int = 0,
     ) -> None:
         fields: dict[str, Any] = {"priority": priority} if priority else {}
         if brought:
             fields["delivery_count"] = brought
         if ttl is not None:
             fields["ttl_ms"] = ttl
-        batch = [content(b"x" * size, **(fields if size % 2 else {})) for size in sizes]
+        if later_ms:
+            fields["deliver_at_ms"] = self.meta.now_ms + later_ms
+        batch = [
+            content(b"x" * size, **(fields if size % 2 else {}), **self.copy()) for size in sizes
+        ]
         following = self.sequence.get(channel, 1)
         first = max(1, following - repeat)
         is_over = self.is_over_its_limit()
         if brought:
             new = enumerate(sizes[following - first :], self.machine.next_number)
             self.brought |= {number: brought for number, size in new if size % 2}
+        before = self.machine.next_number
+        if later_ms:
+            # Those that are refused get no number, and what comes after them is not later.
+            self.due_ms |= {
+                number: self.meta.now_ms + later_ms
+                for number, size in enumerate(sizes[following - first :], before)
+                if size % 2
+            }
         outcome = self.apply(enqueue_commands.encode_enqueue("n1", 7, channel, first, batch))
+        refused = [number for number in self.due_ms if number >= self.machine.next_number]
+        for number in refused:
+            del self.due_ms[number]
         status, accepted, _ = enqueue_commands.decode_enqueue_reply(outcome.reply)
         assert status == enqueue_commands.EnqueueStatus.OK
         assert 0 <= accepted <= len(batch)
@@ -333,6 +358,13 @@ class QueueAgainstModel(RuleBasedStateMachine):
         # What was refused has no number: the next message gets it.
         for number in [n for n in self.brought if n >= self.machine.next_number]:
             del self.brought[number]
+
+    def copy(self) -> dict[str, Any]:
+        """What makes a message a copy; no two are of the same message."""
+        if not self.are_copies:
+            return {}
+        self.copies += 1
+        return {"redriven": RedrivenFrom(9, 3, self.copies, "ab"[self.copies % 2])}
 
     @rule(
         sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=2, max_size=2),
@@ -344,7 +376,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             (channel, self.sequence.get(channel, 1), len(each))
             for channel, each in zip(CHANNELS, sizes, strict=False)
         ]
-        batch = [content(b"x" * size) for each in sizes for size in each]
+        batch = [content(b"x" * size, **self.copy()) for each in sizes for size in each]
         command = enqueue_commands.encode_joined("n1", 7, shares, batch)
         is_over, before = self.is_over_its_limit(), self.machine.next_number
         reply = self.apply(command).reply
@@ -569,15 +601,18 @@ class QueueAgainstModel(RuleBasedStateMachine):
         job = self.machine.query_job()
         number = self.machine.last_job_id if job is None else job.id
         term = self.meta.term - is_late
-        if kind == "take":
-            return queue_commands.encode_job_take(number, term, ranges)
+        if kind in ("take", "take waiting"):
+            waiting = kind == "take waiting"
+            return queue_commands.encode_job_take(number, term, ranges, waiting=waiting)
         if kind == "settle":
             return queue_commands.encode_job_settle(number, term, ranges, other, "so far")
         return queue_commands.encode_job_end(number, term, "receipt")
 
     @rule(
         data=st.data(),
-        step=st.sampled_from(["start", "take", "take", "take", "settle", "settle", "end", "stop"]),
+        step=st.sampled_from(
+            ["start", *["take"] * 3, *["take waiting"] * 2, *["settle"] * 2, "end", "stop"]
+        ),
         is_late=st.sampled_from([False, False, False, True]),
     )
     def work_on_a_job(self, data: st.DataObject, step: str, is_late: bool) -> None:
@@ -588,8 +623,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         elif step == "stop":
             reply = self.apply(queue_commands.encode_job_stop("u")).reply
             assert ("refused" in queue_commands.decode_reply(reply)) == (job is None)
-        elif step == "take":
-            self.take_by_number(data, is_late)
+        elif step in ("take", "take waiting"):
+            self.take_by_number(data, step, is_late)
         elif step == "settle":
             self.settle_job(data, is_late)
         else:
@@ -602,20 +637,22 @@ class QueueAgainstModel(RuleBasedStateMachine):
             else:
                 assert self.machine.query_receipts() == before
 
-    def take_by_number(self, data: st.DataObject, is_late: bool) -> None:
+    def take_by_number(self, data: st.DataObject, step: str, is_late: bool) -> None:
         job = self.machine.query_job()
-        ready = {n for span in self.machine.store for n in range(span.first, span.end)}
-        starts = st.sampled_from(sorted(ready | {0}))
+        delayed = [span for _, span in self.machine.delayed]
+        spans = delayed if step == "take waiting" else [*self.machine.store]
+        there = {n for span in spans for n in range(span.first, span.end)}
+        starts = st.sampled_from(sorted(there | {0}))
         lows = data.draw(st.lists(starts, min_size=1, max_size=4))
         ranges = [(low, low + data.draw(st.integers(1, 4))) for low in lows]
-        reply = self.apply(self.worker("take", ranges, [], is_late)).reply
+        reply = self.apply(self.worker(step, ranges, [], is_late)).reply
         pairs = queue_commands.decode_reply(reply)["taken"]
         taken = {n for low, high in pairs for n in range(low, high)}
         if job is None or job.stopped_by is not None or is_late:
             assert not taken, "taken without a job"
             return
         asked = {n for low, high in ranges for n in range(low, high)}
-        assert taken == {n for n in asked & ready if n < job.end}, "not what was ready of it"
+        assert taken == {n for n in asked & there if n < job.end}, "not what was there of it"
         self.at_job |= taken
         self.passed_by |= taken
 
@@ -659,6 +696,25 @@ class QueueAgainstModel(RuleBasedStateMachine):
             self.dropped,
         ), "another message died of the delivery limit, or did not"
         assert view == self.replica.overview()
+
+    @invariant()
+    def outcomes_are_those_of_the_books(self) -> None:
+        """Where all messages are a redrive's copies, nothing else has left than they."""
+        found = self.machine.query_outcomes(9, 3)
+        if found is None:
+            is_new = not self.machine.next_number or self.machine.deleted is not None
+            assert is_new or not self.are_copies
+            return
+        view = self.machine.overview()
+        books = view["counters"]
+        deaths = ("rejected", "expired", "maxlen_drop", "over_limit")
+        assert [sum(counts) for counts in zip(*found.values(), strict=True)] == [
+            books["ack"],
+            sum(books[name] for name in deaths),
+            books["purged"] + books["job_out"],
+            view["ready"] + view["unacked"] + view["delayed"],
+            0,
+        ]
 
     @invariant()
     def nobody_waits_beside_ready_messages(self) -> None:

@@ -25,9 +25,11 @@ case $level in
 esac
 # The federation tests have a real RabbitMQ at the other end; the tests of established clients take
 # rabbitmq-c's tools, Maven for the Java client, and tshark to look at what went over the wire. Charts
-# and images are pushed to a real registry. The pages for people are looked at in Chromium.
+# and images are pushed to a real registry. The pages for people are looked at in Chromium. PHP's
+# frameworks have ways of their own to deliver later.
 if [ -n "$with_images" ]; then
-  packages+=(rabbitmq-server amqp-tools tshark prometheus docker-registry chromium)
+  packages+=(rabbitmq-server amqp-tools tshark prometheus docker-registry chromium
+    php-cli php-amqp php-amqplib php-symfony-amqp-messenger php-symfony-event-dispatcher)
   command -v mvn >/dev/null || packages+=(maven)
 fi
 

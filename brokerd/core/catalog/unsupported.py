@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from brokerd.core.catalog import exchange_types, policy_keys
+from brokerd.core.catalog import delayed_type, exchange_types, policy_keys
 from brokerd.core.catalog.definitions_json import Wanted
 
 _QUEUE_TYPES = ("classic", "quorum")
@@ -57,8 +57,10 @@ def _fault(
     """Return why an object is left; gone: those left before it, which its bindings need."""
     if kind == "queue" and spec["type"] not in _QUEUE_TYPES:
         return f"queue type {spec['type']} is not here"
-    if kind == "exchange" and spec["type"] not in exchange_types.TYPES:
-        return f"exchange type {spec['type']} is not here"
+    if kind == "exchange":
+        type_ = delayed_type.routing_type(spec["type"], spec.get("arguments") or {})
+        if type_ not in exchange_types.TYPES:
+            return f"exchange type {type_} is not here"
     if kind == "binding":
         ends = (
             ("exchange", vhost, spec["source"]),

@@ -48,8 +48,8 @@ class Place(NamedTuple):
     #: Its priority, 0 outside of BACK and FRESH.
     level: int
     number: int
-    #: How often it had come back: a message that came back since stands elsewhere.
-    acquired_count: int
+    #: How often it had come back (Span.standing): a message that came back since stands elsewhere.
+    standing: int
 
 
 @dataclass(slots=True)
@@ -115,14 +115,14 @@ def walk(
         for seen in _forward(machine, wanted, stage, level, start):
             span, first = seen[0], max(seen[1], wanted.first_number)
             if spans == spans_max:
-                return Walked(found, Place(stage, level, seen[1], span.acquired_count))
+                return Walked(found, Place(stage, level, seen[1], span.standing))
             spans += 1
             if not _is_hidden(span, stage, wanted, now_ms):
                 room = count - len(found)
                 end = min(span.end, first + room)
                 found += [_browsed(seen, stage, level, number) for number in range(first, end)]
                 if end < span.end:
-                    return Walked(found, Place(stage, level, end, span.acquired_count))
+                    return Walked(found, Place(stage, level, end, span.standing))
     return Walked(found, None)
 
 
@@ -139,7 +139,7 @@ def tail(machine: QueueState, wanted: Wanted, count: int, spans_max: int) -> Pla
             if not _is_hidden(span, stage, wanted, now_ms):
                 first = max(span.first, span.end - count)
                 count -= span.end - first
-                place = Place(stage, level, first, span.acquired_count)
+                place = Place(stage, level, first, span.standing)
             spans += 1
             if not count or spans == spans_max:
                 return place
@@ -160,7 +160,7 @@ def _browsed(seen: _Seen, stage: Stage, level: int, number: int) -> Browsed:
     position = number - entry.first
     return Browsed(
         number=number,
-        place=Place(stage, level, number, span.acquired_count),
+        place=Place(stage, level, number, span.standing),
         state=_STATE_OF.get(stage, READY),
         run=Run(number, 1, entry.index, position, span.acquired_count, span.delivery_count),
         enqueued_ms=entry.enqueued_ms,
@@ -241,22 +241,22 @@ def _waiting(machine: QueueState, stage: Stage) -> Iterator[tuple[int | None, Sp
 
 
 def _is_at(span: Span, place: Place) -> bool:
-    is_same = span.acquired_count == place.acquired_count
+    is_same = span.standing == place.standing
     return is_same and span.first <= place.number < span.end
 
 
 def _fresh(fresh: ReadySpans, wanted: Wanted, place: Place | None) -> Iterator[_Seen]:
     """Yield spans of messages that came in order, and of those that came back behind them."""
     start = fresh.find_from(wanted.first_number, wanted.first_ms)
-    number, acquired_count = -1, 0
+    number, standing = -1, 0
     if place is not None:
-        number, acquired_count = place.number, place.acquired_count
-        start = max(start, fresh.find(number, acquired_count))
+        number, standing = place.number, place.standing
+        start = max(start, fresh.find(number, standing))
     is_first = True
     for item in fresh.items_from(start):
         for span in item.spans(fresh.level) if isinstance(item, Block) else (item,):
             first = span.first
-            if not acquired_count and not span.acquired_count:
+            if not standing and not span.standing:
                 # They rise, so that what is lower was before the place.
                 if span.end <= number:
                     continue

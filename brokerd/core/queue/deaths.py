@@ -74,6 +74,7 @@ def record(
         first_death=before.first_death or (reason, queue, exchange),
         delivery_count=delivery_count,
         ttl_ms=None,
+        redriven=None,
     )
     return Died(after, LastDeath(reason, queue, exchange))
 

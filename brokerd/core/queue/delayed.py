@@ -8,40 +8,48 @@ waits is the queue machine's business; only it uses this.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
 
-from brokerd.core.queue.queue_store import Span
+from brokerd.core.message import Range
+from brokerd.core.queue.queue_spans import Span, cut
+from brokerd.core.ranges import RangeSet
 
-#: When it is due, its order among those of one time, and its key.
+#: When it is due, its first number, the messages and their key.
 _Row: TypeAlias = tuple[int, int, Span, str | None]
 
 
+class Waiting(NamedTuple):
+    """Messages as `Delayed.add` takes them."""
+
+    span: Span
+    due_ms: int
+    key: str | None = None
+
+
 class Delayed:
-    """Spans by the time at which they are due; equal times in the order in which they came.
+    """Spans by the time at which they are due; equal times in the order of their numbers.
 
     Invariants: `count` and `size_bytes` are the sums over all; a key names the one message that has
     it.  What was taken by its key stays in the heap until its time, or until those are most of it.
     """
 
-    __slots__ = ("_heap", "_keys", "_order", "_taken", "count", "size_bytes")
+    __slots__ = ("_heap", "_keys", "_taken", "count", "size_bytes")
 
     def __init__(self) -> None:
         self._heap: list[_Row] = []
-        self._order = 0
         self._keys: dict[str, _Row] = {}
-        #: By order.
+        #: By first number.
         self._taken: set[int] = set()
         self.count = 0
         self.size_bytes = 0
 
     def add(self, span: Span, due_ms: int, key: str | None = None) -> None:
         """Let these messages wait; key: of one message, which none that waits has."""
-        row = (due_ms, self._order, span, key)
+        row = (due_ms, span.first, span, key)
         heapq.heappush(self._heap, row)
         if key is not None:
             self._keys[key] = row
-        self._order += 1
         self.count += span.end - span.first
         self.size_bytes += span.size_bytes()
 
@@ -58,6 +66,31 @@ class Delayed:
             self._taken.clear()
         self._drop_taken_head()
         return row[2]
+
+    def take_numbers(self, ranges: Iterable[Range]) -> list[Waiting]:
+        """Remove messages by number and return them; what does not wait is passed over."""
+        wanted = RangeSet(ranges)
+        taken: list[Waiting] = []
+        kept: list[_Row] = []
+        for row in self._heap:
+            due_ms, order, span, key = row
+            if order in self._taken:
+                continue
+            found: list[Span] = []
+            rest = cut(span, wanted, found)
+            if not found:
+                kept.append(row)
+                continue
+            kept += [(due_ms, part.first, part, key) for part in rest]
+            for part in found:
+                taken.append(Waiting(part, due_ms, key))
+                self._forget(part)
+            if key is not None:
+                del self._keys[key]
+        self._heap = kept
+        heapq.heapify(self._heap)
+        self._taken.clear()
+        return taken
 
     def _forget(self, span: Span) -> None:
         self.count -= span.end - span.first

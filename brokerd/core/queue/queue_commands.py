@@ -330,13 +330,17 @@ def encode_job_start(order: str, user: str) -> bytes:
     return _json(Kind.JOB_START, {"order": order, "user": user})
 
 
-def encode_job_take(job: int, term: int, ranges: Sequence[Range]) -> bytes:
+def encode_job_take(
+    job: int, term: int, ranges: Sequence[Range], *, waiting: bool = False
+) -> bytes:
     """Take messages in hand: of these, those that are ready and that the job covers.
 
-    term: in which the worker's leader leads; others are not heard.
+    term: in which the worker's leader leads; others are not heard.  waiting: of those instead that
+    wait until they are due, in the queue of an exchange that delays or after a return.
     Reply: JSON {"taken": [[low, high], …]}.
     """
-    return _json(Kind.JOB_TAKE, {"id": job, "term": term, "ranges": ranges})
+    fields: dict[str, Any] = {"id": job, "term": term, "ranges": ranges}
+    return _json(Kind.JOB_TAKE, fields | {"waiting": True} if waiting else fields)
 
 
 def encode_job_settle(
@@ -348,8 +352,9 @@ def encode_job_settle(
 ) -> bytes:
     """All targets of `gone` have confirmed, or they are deleted: they leave the queue.
 
-    staying: are ready again, where they were.  progress: what the next leader's worker goes on
-    with; None: as it was.
+    staying: are ready again, where they were, or wait again until they are due; one whose key
+    another message has got in the meantime goes away as replaced ones do.  progress: what the next
+    leader's worker goes on with; None: as it was.
     """
     fields: dict[str, Any] = {"id": job, "term": term, "gone": gone, "staying": staying}
     return _json(Kind.JOB_SETTLE, fields if progress is None else fields | {"progress": progress})
@@ -364,7 +369,7 @@ def encode_job_stop(user: str) -> bytes:
 
 
 def encode_job_end(job: int, term: int, receipt: str) -> bytes:
-    """The job is over.  What it still holds is ready again."""
+    """The job is over.  What it still holds comes back as what stays does."""
     return _json(Kind.JOB_END, {"id": job, "term": term, "receipt": receipt})
 
 

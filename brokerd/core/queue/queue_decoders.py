@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from brokerd.core import annotations as message_annotations
+from brokerd.core.annotations import Annotations, RedrivenFrom
 from brokerd.core.message import Range
 from brokerd.core.queue import (
     certificates,
@@ -28,6 +29,7 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueHead
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_jobs import ORDER_CHARACTERS_MAX, PROGRESS_CHARACTERS_MAX
+from brokerd.core.queue.watched_copies import GROUP_CHARACTERS_MAX
 from brokerd.core.queue_options import QueueOptions, kept
 
 #: What decoding raises for bytes that are no command (json and unicode errors are ValueErrors).
@@ -57,6 +59,8 @@ class Traits(NamedTuple):
     #: There it replaces the message with the same key, which `cancels` only takes away.
     delay_key: str | None = None
     cancels: bool = False
+    #: In any other queue: it waits until then, in ms since 1970.
+    deliver_at_ms: int = 0
 
 
 PLAIN = Traits(None, None, 0)
@@ -68,6 +72,8 @@ class Enqueue:
 
     head: EnqueueHead
     traits: list[tuple[int, Traits]] | None
+    #: Positions of copies that a redrive sent, ascending.
+    copies: list[tuple[int, RedrivenFrom]] | None = None
 
 
 @dataclass(slots=True)
@@ -142,6 +148,8 @@ class JobTake:
     id: int
     term: int
     ranges: list[Range]
+    #: Of those that wait until they are due, instead of ready ones.
+    waiting: bool = False
 
 
 @dataclass(slots=True)
@@ -172,22 +180,41 @@ def _enqueue(data: bytes) -> Enqueue:
     # Messages of one batch tend to have equal annotations.
     known: dict[bytes, Traits] = {b"": PLAIN}
     runs: list[tuple[int, Traits]] = []
-    for raw in raws:
+    copies: list[tuple[int, RedrivenFrom]] = []
+    for position, raw in enumerate(raws):
         traits = known.get(raw)
         if traits is None:
-            traits = known[raw] = _traits(raw)
+            annotations = message_annotations.decode(raw)
+            traits = _traits(annotations)
+            if annotations.redriven is None:
+                known[raw] = traits
+            else:
+                # Not of the traits, which would be different for each copy.
+                copies.append((position, _redriven(annotations.redriven)))
         if runs and runs[-1][1] == traits:
             runs[-1] = (runs[-1][0] + 1, traits)
         else:
             runs.append((1, traits))
-    return Enqueue(head, None if len(runs) == 1 and runs[0][1] == PLAIN else runs)
+    is_plain = len(runs) == 1 and runs[0][1] == PLAIN
+    return Enqueue(head, None if is_plain else runs, copies or None)
 
 
-def _traits(raw: bytes) -> Traits:
-    known = message_annotations.decode(raw)
+def _redriven(copy: RedrivenFrom) -> RedrivenFrom:
+    numbers = [_integer(number) for number in copy[:3]]
+    if any(not 0 <= number <= _U64_MAX for number in numbers):
+        raise ValueError("a copy names its message by unsigned 64-bit numbers")
+    source, job, number = numbers
+    return RedrivenFrom(source, job, number, _bounded(_text(copy.group), GROUP_CHARACTERS_MAX))
+
+
+def _traits(known: Annotations) -> Traits:
     ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
     priority = None if known.priority is None else _amount(known.priority)
     traits = Traits(ttl_ms, priority, _amount(known.delivery_count), _amount(known.delay_ms or 0))
+    if known.deliver_at_ms is not None:
+        # A TTL is added to it.
+        deliver_at_ms = min(_amount(known.deliver_at_ms), AMOUNT_MAX >> 1)
+        traits = traits._replace(deliver_at_ms=deliver_at_ms)
     if known.delay_key is None:
         return traits
     return traits._replace(delay_key=_text(known.delay_key), cancels=known.delay_ms is None)
@@ -330,7 +357,8 @@ def _job_start(data: bytes) -> JobStart:
 def _job_take(data: bytes) -> JobTake:
     command = queue_commands.decode_json(data)
     ranges = _pairs(command["ranges"])
-    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges)
+    waiting = _boolean(command.get("waiting", False))
+    return JobTake(_integer(command["id"]), _integer(command["term"]), ranges, waiting)
 
 
 def _job_settle(data: bytes) -> JobSettle:

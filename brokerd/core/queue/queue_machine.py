@@ -5,7 +5,7 @@ replica, and a command that cannot be done is answered, never raised.  It reads 
 comes with each command), holds no message bodies (they stay in the log; effects say where), and
 sends nothing (effects are data, realised by the leader).  The server's drivers use it; its parts
 are `queue_state`, `queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_jobs`,
-`queue_decoders`, `queue_snapshot`.
+`watched_copies`, `queue_decoders`, `queue_snapshot`.
 
 Each command: time passes (expiry, lost consumers), the command acts, and then the queue serves:
 deliver, expire what found no consumer (R-TTL-6), trim to the length limit (R-LEN-5).
@@ -19,6 +19,7 @@ from typing import Any
 
 from mypy_extensions import mypyc_attr
 
+from brokerd.core.annotations import RedrivenFrom
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import (
@@ -42,6 +43,7 @@ from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_jobs import RECEIPTS_MAX, Job, Receipt
 from brokerd.core.queue.queue_state import DELIVERIES_PER_COMMAND_MAX, QueueState
 from brokerd.core.queue.queue_store import Entry, Span, runs_of
+from brokerd.core.queue.watched_copies import Became, JobKey, WatchedCopies
 from brokerd.core.queue_options import QueueOptions
 from brokerd.core.ranges import normalize
 
@@ -122,7 +124,7 @@ class QueueMachine(QueueState):
         is_used = self.consumers.registered or self.unacked or self.letters.count or self.suspected
         if is_used or self.delayed.count or self.deleted is not None or self.more_to_deliver:
             return None
-        if self.job is not None or self.receipts:
+        if self.job is not None or self.receipts or self.watched is not None:
             return None
         if len(self.enqueuers) > ENQUEUERS_MAX or self.store.memory_bytes() > MESSAGES_BYTES_MAX:
             return None
@@ -201,6 +203,10 @@ class QueueMachine(QueueState):
         consumer = self.consumers.get(consumer_id)
         return consumer is not None and consumer.registered
 
+    def query_consumers(self) -> int:
+        """Return how many consumers are registered."""
+        return self.consumers.registered
+
     def query_consumer_nodes(self) -> set[str]:
         """Return the nodes of all consumers, of those that are gone and hold messages, too."""
         return {consumer.id.node for consumer in self.consumers.rows()}
@@ -227,6 +233,12 @@ class QueueMachine(QueueState):
     def query_receipts(self) -> tuple[Receipt, ...]:
         """Return those of the last jobs that have ended, the newest last."""
         return self.receipts
+
+    def query_outcomes(self, source: int, job: int) -> dict[str, list[int]] | None:
+        """Return what became of copies of a job of another queue, by group and `Became`; None: it
+        is not known here.
+        """
+        return None if self.watched is None else self.watched.counts(JobKey(source, job))
 
     # -- once -------------------------------------------------------------------------------
 
@@ -361,7 +373,10 @@ class QueueMachine(QueueState):
     def _settle(self, meta: Meta, command: queue_decoders.Ranges | queue_decoders.Get) -> bytes:
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
-            for span in self._take(consumer, command.ranges):
+            spans = self._take(consumer, command.ranges)
+            if self.watched is not None:
+                self._left(spans, Became.ACKNOWLEDGED)
+            for span in spans:
                 self.counters["ack"] += span.end - span.first
                 self.store.release(span)
             self.consumers.settled(consumer)
@@ -549,12 +564,17 @@ class QueueMachine(QueueState):
     # -- the queue as a whole -----------------------------------------------------------------
 
     def _purge(self, meta: Meta, command: None) -> bytes:
-        # R-QQ-19: quorum purges what is delayed and waiting dead letters too.
+        # R-QQ-19: what is delayed and waiting dead letters too.
         count = self.store.purge()
         for span in self.delayed.clear():
             count += span.end - span.first
             self.store.release(span)
         self.counters["purged"] += count
+        if self.watched is not None:
+            held = [span for consumer in self.consumers.rows() for span in consumer.held]
+            if self.job is not None:
+                held += self.job.held
+            self.watched.only([(span.first, span.end) for span in held])
         letters = self._lose_letters()
         self._tell_dropped("purge", count, letters)
         return _json({"messages": count + letters})
@@ -564,7 +584,7 @@ class QueueMachine(QueueState):
         answer: dict[str, Any] = {"deleted": False, "messages": messages, "consumers": consumers}
         if command.if_unused and consumers:
             return _json({**answer, "refused": 406, "text": "in use"})
-        if command.if_empty and (messages or self.held_by_job):
+        if command.if_empty and (messages or self.delayed.count or self.held_by_job):
             return _json({**answer, "refused": 406, "text": "not empty"})
         self._end(command.cause)
         return _json({**answer, "deleted": True})
@@ -607,9 +627,18 @@ class QueueMachine(QueueState):
         job = self.job
         if job is None or not _is_of(command, job, meta) or job.stopped_by is not None:
             return _json({"taken": []})
-        spans = self.store.take(job.may_take(command.ranges))
+        ranges = job.may_take(command.ranges)
+        if command.waiting:
+            rows = self.delayed.take_numbers(ranges)
+            spans = [row.span for row in rows]
+        else:
+            spans = self.store.take(ranges)
+        # First: what is held may be joined with its neighbours.
         taken = normalize([(span.first, span.end) for span in spans])
-        job.hold(spans)
+        if command.waiting:
+            job.hold_waiting(rows)
+        else:
+            job.hold(spans)
         return _json({"taken": taken})
 
     def _job_settle(self, meta: Meta, command: queue_decoders.JobSettle) -> bytes:
@@ -619,7 +648,10 @@ class QueueMachine(QueueState):
         job = self.job
         if job is None or job.id != command.id:
             return _OK
-        for span in job.let_go(command.gone):
+        spans = job.let_go(command.gone).spans()
+        if self.watched is not None:
+            self._left(spans, Became.REMOVED)
+        for span in spans:
             job.gone += span.end - span.first
             self.counters["job_out"] += span.end - span.first
             self.store.release(span)
@@ -641,7 +673,7 @@ class QueueMachine(QueueState):
     def _job_end(self, meta: Meta, command: queue_decoders.JobEnd) -> bytes:
         job = self.job
         if job is not None and _is_of(command, job, meta):
-            self._back_from_job(job.held.clear())
+            self._back_from_job(job.let_all_go())
             self.job = None
             self._used()
             receipts = (*self.receipts, Receipt(job.id, command.receipt))
@@ -771,8 +803,11 @@ class QueueMachine(QueueState):
         self.counters["enq"] += length
         self.counters["enq_bytes"] += entry.bytes_of(first, end)
         if self.options.holds_delayed:
+            # Copies are not watched here: they go on to other queues.
             self._delay(entry, command, first, end)
             return
+        if command.copies is not None:
+            self._watch(command.copies, entry.first, first, end)
         queue_ttl_ms = self.options.message_ttl_ms
         highest = self.options.max_priority
         ordinary = min(QUORUM_PRIORITY, highest) if self._quorum else 0
@@ -788,9 +823,25 @@ class QueueMachine(QueueState):
                 continue
             # R-TTL-1: the smallest of queue and message; fixed here.
             ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
-            expires_ms = self.clock_ms + min(ttls) if ttls else None
+            # It lives from the time on at which it may be delivered.
+            from_ms = max(self.clock_ms, traits.deliver_at_ms)
+            expires_ms = from_ms + min(ttls) if ttls else None
             level = ordinary if traits.priority is None else min(traits.priority, highest)
-            self.store.add(Span(entry, low, high, expires_ms, level, 0, traits.delivery_count))
+            span = Span(entry, low, high, expires_ms, level, 0, traits.delivery_count)
+            if from_ms > self.clock_ms:
+                self.delayed.add(span, from_ms)
+            else:
+                self.store.add(span)
+
+    def _watch(
+        self, copies: list[tuple[int, RedrivenFrom]], start: int, first: int, end: int
+    ) -> None:
+        """Count what becomes of copies of a command, of which [first, end) have come in."""
+        if self.watched is None:
+            self.watched = WatchedCopies()
+        for position, copy in copies:
+            if first <= start + position < end:
+                self.watched.came(start + position, copy)
 
     def _delay(self, entry: Entry, command: queue_decoders.Enqueue, first: int, end: int) -> None:
         """Keep messages of an exchange until each is due."""
@@ -810,6 +861,8 @@ class QueueMachine(QueueState):
     def _replace_delayed(self, span: Span, traits: queue_decoders.Traits) -> None:
         """Keep a message in the place of the waiting one with its key, or take that one away."""
         assert traits.delay_key is not None
+        if self.job is not None:
+            self.job.replace(traits.delay_key)
         gone = self.delayed.take(traits.delay_key)
         if not traits.cancels:
             self.delayed.add(span, self.clock_ms + traits.delay_ms, traits.delay_key)

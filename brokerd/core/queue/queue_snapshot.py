@@ -3,7 +3,8 @@
 Layout: version byte, u32 size of a JSON part, JSON part; then, as rows of i64, the entries and the
 ready spans (there may be a million of each); then the size columns of the entries whose messages
 differ in size, in the order of the entries, as they stood in the enqueue commands; then the columns
-of packed entries (ready_spans.py), which stand in for a row of an entry and one of a span each.
+of packed entries (ready_spans.py), which stand in for a row of an entry and one of a span each;
+last what is known of redriven copies (watched_copies.py).
 Message bodies are not in it: the snapshot goes along with the live log entries
 (design/replication.md §2.8).  Only `queue_machine.py` uses it.
 """
@@ -17,7 +18,7 @@ from array import array
 from dataclasses import asdict
 from typing import Any
 
-from brokerd.core.queue import certificates
+from brokerd.core.queue import certificates, watched_copies
 from brokerd.core.queue.certificates import Certificate, Client
 from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
@@ -64,7 +65,7 @@ def encode(state: QueueState) -> bytes:
             continue
         spans += (_NONE if place is None else place, item.entry.index, item.first, item.end)
         spans.append(_NONE if item.expires_ms is None else item.expires_ms)
-        spans += (level, item.acquired_count, item.delivery_count)
+        spans += (level, item.standing, item.delivery_count)
     consumers = state.consumers
     active = consumers.active
     fields: dict[str, Any] = {
@@ -98,9 +99,13 @@ def encode(state: QueueState) -> bytes:
         "last_job_id": state.last_job_id,
         "receipts": state.receipts,
     }
+    watched = b""
+    if state.watched is not None:
+        fields["watched"], watched = state.watched.snapshot()
+        fields["watched_bytes"] = len(watched)
     text = json.dumps(fields, separators=(",", ":")).encode()
     numbers = struct.pack(f"<{len(entries) + len(spans)}q", *entries, *spans)
-    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs, *packed))
+    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs, *packed, watched))
 
 
 def decode_into(state: QueueState, data: bytes) -> None:
@@ -133,6 +138,9 @@ def decode_into(state: QueueState, data: bytes) -> None:
     state.receipts = tuple([Receipt(number, text) for number, text in fields.get("receipts", ())])
     if (job := fields.get("job")) is not None:
         state.job = _job(entries, job)
+    if (watched := fields.get("watched")) is not None:
+        end = len(data) - fields["watched_bytes"]
+        state.watched = watched_copies.restored(watched, data[end:])
     letters.taken_term = fields["taken_term"]
     letters.next_order = fields["letters_order"]
     for key, next_sequence, refused in fields["enqueuers"]:
@@ -154,11 +162,13 @@ def _restore_messages(state: QueueState, fields: dict[str, Any], data: memoryvie
     entries = store.entries
     items: list[tuple[Place | None, int, Span | Block]] = []
     for row in struct.iter_unpack(f"<{_SPAN_WIDTH}q", data[middle:end]):
-        place, index, first, last, expires_ms, level, acquired_count, delivery_count = row
+        place, index, first, last, expires_ms, level, standing, delivery_count = row
         expiry = None if expires_ms == _NONE else expires_ms
         entry = entries[index]
         entry.live += last - first
-        span = Span(entry, first, last, expiry, level, acquired_count, delivery_count)
+        span = Span(
+            entry, first, last, expiry, level, max(0, standing), delivery_count, 0, standing < 0
+        )
         items.append((None if place == _NONE else Place(place), level, span))
     blocks = fields["blocks"]
     if not blocks:
@@ -255,7 +265,7 @@ def _row(span: Span) -> list[int | None]:
         span.end,
         span.expires_ms,
         span.level,
-        span.acquired_count,
+        span.standing,
         span.delivery_count,
         span.taken_ms,
         span.since_ms,
@@ -265,7 +275,20 @@ def _row(span: Span) -> list[int | None]:
 def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
     entry = entries[row[0]]
     entry.live += row[2] - row[1]
-    return Span(entry, *row[1:])
+    # Rows of before there were certificates end with `taken_ms`.
+    _, first, end, expires_ms, level, standing, delivery_count, taken_ms, *since = row
+    return Span(
+        entry,
+        first,
+        end,
+        expires_ms,
+        level,
+        max(0, standing),
+        delivery_count,
+        taken_ms,
+        is_late=standing < 0,
+        since_ms=since[0] if since else 0,
+    )
 
 
 def _letter_row(letter: DeadSpan) -> list[Any]:
@@ -288,6 +311,7 @@ _JOB_FIELDS = ("id", "order", "user", "started_ms", "end")
 def _job_row(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {"stopped_by": job.stopped_by, "progress": job.progress, "gone": job.gone}
+    row["waits"] = [(number, *wait) for number, wait in sorted(job.waits.items())]
     return row | {"held": [_row(span) for span in job.held]}
 
 
@@ -297,4 +321,7 @@ def _job(entries: dict[int, Entry], row: dict[str, Any]) -> Job:
     job.progress = row["progress"]
     job.gone = row["gone"]
     job.hold(_span(entries, held) for held in row["held"])
+    # Snapshots of before jobs took what waits have none of these.
+    for number, due_ms, key in row.get("waits", ()):
+        job.restore_wait(number, due_ms, key)
     return job

@@ -103,6 +103,7 @@ class Span:
         "entry",
         "expires_ms",
         "first",
+        "is_late",
         "level",
         "since_ms",
         "taken_ms",
@@ -118,6 +119,7 @@ class Span:
         acquired_count: int = 0,
         delivery_count: int = 0,
         taken_ms: int = 0,
+        is_late: bool = False,
         since_ms: int = 0,
     ) -> None:
         self.entry = entry
@@ -133,6 +135,9 @@ class Span:
         #: When a consumer got them, rounded up (R-QQ-22); 0: no consumer has them, or for
         #: as long as it likes.
         self.taken_ms = taken_ms
+        #: They waited for their time in a queue and were never out since: what came behind them
+        #: may stand before them.
+        self.is_late = is_late
         #: When a consumer got them, for what is said at a death; 0: no consumer has them, or
         #: nothing will be said.
         self.since_ms = since_ms
@@ -148,14 +153,20 @@ class Span:
             self.acquired_count,
             self.delivery_count,
             self.taken_ms,
+            self.is_late,
             self.since_ms,
         )
+
+    @property
+    def standing(self) -> int:
+        """Return `acquired_count`, and -1 for late ones: 0 is for those in order of number."""
+        return -1 if self.is_late and not self.acquired_count else self.acquired_count
 
     def joins(self, following: Span) -> bool:
         """Return whether the two differ only in place."""
         return (
             self.entry is following.entry
-            and self.acquired_count == following.acquired_count
+            and self.standing == following.standing
             and self.delivery_count == following.delivery_count
             and self.expires_ms == following.expires_ms
             and self.level == following.level

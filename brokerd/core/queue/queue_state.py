@@ -23,8 +23,9 @@ from brokerd.core.queue.delayed import Delayed
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueuers import Enqueuers
 from brokerd.core.queue.queue_commands import ReturnCause
-from brokerd.core.queue.queue_jobs import Job, Receipt
+from brokerd.core.queue.queue_jobs import Job, LetGo, Receipt
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
+from brokerd.core.queue.watched_copies import Became, WatchedCopies
 from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.core.ranges import RangeSet
 
@@ -82,6 +83,8 @@ class QueueState:
         self.last_job_id = 0
         #: Of the last jobs that have ended, the newest last.
         self.receipts: tuple[Receipt, ...] = ()
+        #: Copies that redrives sent here; None: no redrive has sent any.
+        self.watched: WatchedCopies | None = None
         self.next_number = 0
         self.unacked = 0
         self.unacked_bytes = 0
@@ -127,6 +130,8 @@ class QueueState:
         self.consumers.check()
         self.letters.check()
         self.delayed.check()
+        if self.watched is not None:
+            self.watched.check()
         held = [span for consumer in self.consumers.rows() for span in consumer.held]
         assert self.unacked == sum(span.end - span.first for span in held)
         assert self.unacked_bytes == sum(span.size_bytes() for span in held)
@@ -221,7 +226,7 @@ class QueueState:
         """
         if not self.options.expiry_waits:
             return False
-        if self.letters.count:
+        if self.letters.count or self.delayed.count:
             return True
         has_exchange = self.options.dead_letter_exchange is not None
         return has_exchange and self.store.next_expiry_ms(self._quorum) is not None
@@ -250,14 +255,19 @@ class QueueState:
             deadlines.append(lease)
         return min(deadlines, default=None)
 
+    def first_due_ms(self) -> int | None:
+        """Return when the first of the messages that wait is due, or was: those that an exchange
+        keeps here are dead letters from then until they are handed on.
+        """
+        since_ms = self.letters.oldest_ms() if self.options.holds_delayed else None
+        return self.delayed.next_due_ms() if since_ms is None else since_ms
+
     def _limited(self) -> tuple[int, int]:
         """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
         ready, ready_bytes = self.store.ready, self.store.ready_bytes
         if self.job is not None:
             # They may come back, and nothing must have taken their room.
             ready, ready_bytes = ready + self.job.held.count, ready_bytes + self.job.size_bytes
-        if not self._quorum:
-            return ready, ready_bytes
         letters, delayed = self.letters, self.delayed
         ready, ready_bytes = ready + delayed.count, ready_bytes + delayed.size_bytes
         if not self._at_least_once:
@@ -379,6 +389,8 @@ class QueueState:
         count = span.end - span.first
         self._count_delivered(span, count)
         self.counters["ack"] += count
+        if self.watched is not None:
+            self.watched.left(span.first, span.end, Became.ACKNOWLEDGED)
         self.store.release(span)
 
     def _count_delivered(self, span: Span, count: int) -> None:
@@ -548,12 +560,21 @@ class QueueState:
             # As in _put_back.
             self._trim()
 
-    def _back_from_job(self, spans: list[Span]) -> None:
+    def _back_from_job(self, messages: LetGo) -> None:
         """Messages that a job had in hand are ready again, each where it was: no delivery, and
-        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.
+        nothing counts.  As for `_give_back`, those of a returns FIFO stand in front of it.  What
+        waited waits again, unless another message has its key by now.
         """
+        for span in messages.replaced:
+            self.counters["purged"] += span.end - span.first
+            self.store.release(span)
+        for row in messages.waiting:
+            self.delayed.add(*row)
+        if messages.waiting:
+            # Some may have been due for a while.
+            self._ready_again()
         has_returns = self._quorum and not self._returns_to_the_back
-        for span in reversed(spans):
+        for span in reversed(messages.ready):
             if has_returns and span.acquired_count:
                 self.store.add(span, Place.FRONT)
             else:
@@ -570,15 +591,20 @@ class QueueState:
         return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
 
     def _ready_again(self) -> None:
-        """Delayed messages whose time has come are served before all others (R-QQ-14); those that
-        an exchange keeps here go back to it.
+        """Delayed messages whose time has come are served before all others if they came back
+        (R-QQ-14); those that an exchange keeps here go back to it.
         """
         if self.options.holds_delayed:
             self._dead_letter("expired", self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX))
             return
         place = Place.BACK if self._returns_to_the_back else Place.RETURNS
-        for span in self.delayed.pop_due(self.clock_ms, self.delayed.count):
-            self.store.add(span, place)
+        for span in self.delayed.pop_due(self.clock_ms, DUE_PER_COMMAND_MAX):
+            if span.acquired_count:
+                self.store.add(span, place)
+            else:
+                # It waited for its time (core/catalog/delivery_times.py), and is as if new.
+                span.is_late = True
+                self.store.add(span)
 
     def _dead_letter(self, reason: str, spans: list[Span], had: Certificate | None = None) -> None:
         """Take messages out for a reason: to the queue's dead letter exchange if it has one.
@@ -587,6 +613,8 @@ class QueueState:
         """
         count = sum(span.end - span.first for span in spans)
         self.counters[_COUNTER_OF_REASON[reason]] += count
+        if self.watched is not None:
+            self._left(spans, Became.DIED_AGAIN)
         exchange = self.options.dead_letter_exchange
         if exchange is not None and count:
             self.counters["dl_out"] += count
@@ -611,6 +639,12 @@ class QueueState:
                 self._reroute(reason, self.options.alternate_exchange, spans)
         for span in spans:
             self.store.release(span)
+
+    def _left(self, spans: list[Span], became: Became) -> None:
+        """Say of copies that a redrive sent what became of them."""
+        assert self.watched is not None
+        for span in spans:
+            self.watched.left(span.first, span.end, became)
 
     def _reroute(self, reason: str, exchange: str, spans: list[Span]) -> None:
         """R-MQ-2, R-MQ-11, R-MQ-12: what has no dead letter exchange may have an alternate one."""
@@ -676,7 +710,7 @@ class QueueState:
             self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
         self.store.forget()
         self.unacked = self.unacked_bytes = 0
-        self.job, self.receipts = None, ()
+        self.job, self.receipts, self.watched = None, (), None
         self.enqueuers.clear()
         self.suspected.clear()
         self.more_to_deliver = False

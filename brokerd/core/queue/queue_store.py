@@ -383,7 +383,7 @@ class Store:
             last = max((span.end for span in level.back), default=None)
             if last is not None and level.fresh:
                 first = level.fresh.head[0]
-                assert last <= first.first or first.acquired_count
+                assert last <= first.first or first.standing
             assert level.fresh or level.back, "empty level kept"
             level.fresh.check()
         live = [index for low, high in self._live.ranges() for index in range(low, high)]

@@ -15,8 +15,9 @@ from brokerd.core.queue.queue_state import COUNTERS, QueueState
 #: `messages`: ready, unacked and dl_pending together; `is_unattended`: 1 if some are ready and no
 #: consumer is there; `memory_bytes`: beside the bodies; `head_ms`: when the message that is served
 #: next was enqueued; `used_ms`: end of the last use; `returned`: ready, have come back, and are
-#: served before all priorities; `publishers`: channels that have sent to it; `priorities`: those
-#: that have ready messages; the rest as in a queue's overview and books.
+#: served before all priorities; `publishers`: channels that have sent to it; `due_ms`: when the
+#: first of those that wait is due, or was, if an exchange keeps them here and has not handed it on;
+#: `priorities`: those that have ready messages; the rest as in a queue's overview and books.
 FIGURES = (
     *(
         "messages",
@@ -29,7 +30,7 @@ FIGURES = (
         "consumers",
     ),
     *("is_unattended", "delivery_limit", "memory_bytes", "head_ms", "used_ms", "delayed"),
-    *("returned", "publishers", "priorities"),
+    *("returned", "publishers", "due_ms", "priorities"),
     *COUNTERS,
 )
 #: Of a limit that is not set, and of a time that there is not.
@@ -54,7 +55,7 @@ def encode(state: QueueState) -> bytes:
     # What a job holds is told with what consumers do, as in the overview.
     ready, unacked, letters = store.ready, state.unacked + state.held_by_job, state.letters.count
     consumers, counters = state.consumers.registered, state.counters
-    levels = store.level_counts()
+    levels, due_ms = store.level_counts(), state.first_due_ms()
     numbers = _NUMBERS.pack(
         ready + unacked + letters,
         ready,
@@ -72,6 +73,7 @@ def encode(state: QueueState) -> bytes:
         state.delayed.count,
         ready - sum(count for _, count in levels),
         len(state.enqueuers),
+        UNKNOWN if due_ms is None else due_ms,
         len(levels),
         *[counters[name] for name in COUNTERS],
     )

@@ -125,11 +125,12 @@ def is_plain(span: Span) -> bool:
         and not span.acquired_count
         and not span.delivery_count
         and not span.taken_ms
+        and not span.is_late
     )
 
 
 def _was_out(item: Span | Block) -> bool:
-    return isinstance(item, Span) and bool(item.acquired_count)
+    return isinstance(item, Span) and bool(item.standing)
 
 
 def _first_of(item: Span | Block) -> int:
@@ -176,12 +177,12 @@ class ReadySpans:
         self._entries = entries
         #: So many spans at the end, at least, are plain.
         self._plain = 0
-        #: Messages here that have come back.
+        #: Messages here that have come back, or are late.
         self._out = 0
 
     def append(self, span: Span) -> None:
         """Put a span behind the last one."""
-        if span.acquired_count:
+        if span.standing:
             self._out += span.end - span.first
         fifo = self.tail if self.middle else self.head
         if fifo and fifo[-1].end == span.first and fifo[-1].joins(span):
@@ -208,7 +209,7 @@ class ReadySpans:
     def pop(self, limit: int) -> Span:
         """Remove up to `limit` messages of the first span."""
         span = self.head[0]
-        if span.acquired_count:
+        if span.standing:
             self._out -= min(limit, span.end - span.first)
         if span.end - span.first > limit:
             middle = span.first + limit
@@ -246,7 +247,7 @@ class ReadySpans:
                 self.head.append(item)
         if not self.head and self.middle:
             raise ValueError("a FIFO begins with a block")
-        out = [span for span in self.items() if isinstance(span, Span) and span.acquired_count]
+        out = [span for span in self.items() if isinstance(span, Span) and span.standing]
         self._out = sum([span.end - span.first for span in out])
         self._count_plain()
 
@@ -272,7 +273,7 @@ class ReadySpans:
         taken: list[Span] = []
         self._take_from(self.find_from(ranges[0][0], 0), ranges[-1][1], wanted, taken)
         count = sum([span.end - span.first for span in taken])
-        out = sum([span.end - span.first for span in taken if span.acquired_count])
+        out = sum([span.end - span.first for span in taken if span.standing])
         if self._out > out and count < wanted.count():
             again: list[Span] = []
             self._take_from(0, None, wanted, again)
@@ -351,7 +352,7 @@ class ReadySpans:
 
     def insert(self, at: int, span: Span) -> None:
         """Put a span back where `find_from` found its number."""
-        self._out += (span.end - span.first) * (span.acquired_count > 0)
+        self._out += (span.end - span.first) * (span.standing != 0)
         head, middle = len(self.head), len(self.middle)
         item = self._at(at) if at < head + middle else None
         if isinstance(item, Block) and item.firsts[0] < span.first:
@@ -377,7 +378,8 @@ class ReadySpans:
         yield from self.tail
 
     # Messages that were never out stand in order of their numbers, and of the time at which they
-    # came.  One that came back stands behind them: its number is lower than those before it.
+    # came.  One that came back, or is late, stands behind them: its number is lower than those
+    # before it.
 
     def find_from(self, number: int, since_ms: int) -> int:
         """Return where to look for messages from a number and a time on: before it is none."""
@@ -395,14 +397,14 @@ class ReadySpans:
                 high = middle
         return low
 
-    def find(self, number: int, acquired_count: int) -> int:
-        """Return where a message stands that had come back so often; if it has gone: 0, since all
-        before it have.
+    def find(self, number: int, standing: int) -> int:
+        """Return where a message stands that had come back so often (Span.standing); if it has
+        gone: 0, since all before it have.
         """
-        if acquired_count:
+        if standing:
             spans = ((at, item) for at, item in enumerate(self.items()) if isinstance(item, Span))
             for at, span in spans:
-                is_same = span.acquired_count == acquired_count
+                is_same = span.standing == standing
                 if is_same and span.first <= number < span.end:
                     return at
             return 0
@@ -441,7 +443,7 @@ class ReadySpans:
         """Assert what the class promises."""
         assert self.head or not (self.middle or self.tail), "the head of a FIFO is empty"
         assert self.middle or not self.tail, "a tail behind nothing"
-        out = [span for span in self.items() if isinstance(span, Span) and span.acquired_count]
+        out = [span for span in self.items() if isinstance(span, Span) and span.standing]
         assert self._out == sum([span.end - span.first for span in out])
         assert not self.middle or isinstance(self.middle[-1], Block), "the middle ends in a span"
         for block in self.blocks():

@@ -140,14 +140,23 @@ class JobOrder:
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of messages, each counted once in all but `sent`."""
+    """What became of messages: `sent` and `stayed` count messages, all else copies, one a target.
+
+    Each copy is counted once; of redrives alone.
+    """
 
     #: Confirmed by every target (of deletions: deleted).
     sent: int = 0
-    #: Of those: consumers acknowledged them, they died again, they wait (ready or unacked).
+    #: Consumers acknowledged them, they died again, they wait (ready or unacknowledged).
     acknowledged: int = 0
     died_again: int = 0
     waiting: int = 0
+    #: Purged, deleted, gone with their queue, or sent on by another job.
+    removed: int = 0
+    #: Second copies of one message at one target: what becomes of them is not counted.
+    duplicates: int = 0
+    #: Their target does not know any more what became of them, or never did.
+    unknown: int = 0
     #: Still in the queue, by reason.
     stayed: dict[str, int] = field(default_factory=dict)
 
@@ -171,6 +180,10 @@ class JobStatus:
     total: Outcomes = field(default_factory=Outcomes)
     #: By fingerprint of triage; of redrives alone.
     groups: dict[str, Outcomes] = field(default_factory=dict)
+    #: What each target said last, by uid (core/triage/outcomes.py); for members, not for clients.
+    targets: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    #: Copies that targets have confirmed, by group; for members, too.
+    copies: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields by their names; `status_of` reads them."""

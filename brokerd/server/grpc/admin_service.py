@@ -27,7 +27,7 @@ from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
 from brokerd.server.grpc.admin_membership import MembershipAdmin
 from brokerd.server.grpc.admin_runtime import RuntimeAdmin
 from brokerd.server.grpc.admin_triage import TriageAdmin
-from brokerd.server.listings import client_calls
+from brokerd.server.listings import client_calls, dead_letter_rows
 from brokerd.server.listings import rows as listings
 from brokerd.server.members import federation_calls
 
@@ -215,7 +215,9 @@ class AdminService(
     async def List(
         self, request: admin_pb2.ListRequest, context: Context
     ) -> AsyncIterator[admin_pb2.ListPage]:
-        """Rows of one kind as this member sees them; clients and links also as all members do."""
+        """Rows of one kind as this member sees them; those of clients, links and dead letters also
+        as all members do.
+        """
         await self._reader(context)
         maker = listings.MAKERS.get(request.kind)
         if request.kind in (ALL_LINKS, ALL_SHOVELS):
@@ -225,13 +227,15 @@ class AdminService(
             rows = await client_calls.rows_of_all(
                 services.members.calls, services.groups.alive(), request.kind, request.vhost
             )
+        elif request.kind == dead_letter_rows.KIND:
+            calls = self._services.members.calls
+            rows = await dead_letter_rows.rows(self._services, calls, request.vhost)
         elif maker is not None:
             made = maker(self._services, request.vhost)
             rows = made if isinstance(made, list) else await made
         else:
-            known = ", ".join(
-                sorted((*listings.MAKERS, *client_calls.MAKERS, ALL_LINKS, ALL_SHOVELS))
-            )
+            of_all = (ALL_LINKS, ALL_SHOVELS, dead_letter_rows.KIND)
+            known = ", ".join(sorted((*listings.MAKERS, *client_calls.MAKERS, *of_all)))
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
             )

@@ -219,3 +219,5 @@ class AdminServices:
     triages: Triages
     #: Jobs that send messages back, move or delete them.
     jobs: QueueJobs
+    #: Why a queue led here has not handed on what is due, "" for no reason.
+    late_reason: Callable[[int], str]

@@ -13,6 +13,7 @@ Json: TypeAlias = dict[str, Any]
 def job(status: JobStatus) -> Json:
     """Return a job: its order's fields beside its state, texts as JSON can hold them."""
     fields = status.as_json()
+    del fields["targets"], fields["copies"]
     order = {
         key: text(value) if isinstance(value, str) else value
         for key, value in fields.pop("order").items()

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from brokerd.cluster.errors import GroupGone
 from brokerd.core.catalog import names, refusals
 from brokerd.core.catalog.refusals import Refused
+from brokerd.core.triage import outcomes
 from brokerd.core.triage.jobs import JobError, JobState, JobStatus, To, order_of, status_of
 from brokerd.server.catalog import audit
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.listings.job_ports import JobRefused
 from brokerd.server.loop.chunks import in_chunks
+from brokerd.server.messages import job_outcomes
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_objects import Queue
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from brokerd.core.triage.jobs import JobOrder
     from brokerd.server.members import ports as members_ports
     from brokerd.server.members.member_calls import MemberCalls
+    from brokerd.server.messages.job_outcomes import Asking
     from brokerd.server.messages.job_workers import JobWorkers
     from brokerd.server.queues.client import QueueClient
 
@@ -43,6 +46,8 @@ _ASK = "jobs"
 #: How long a leader is looked for, and how often.
 PATIENCE_S = 5.0
 AGAIN_S = 0.1
+#: Jobs that have ended of which one listing asks the targets what became of copies since.
+LOOKS_MAX = 100
 _ADMINISTRATOR = "administrator"
 
 
@@ -70,6 +75,7 @@ class Sources:
     members: members_ports.Neighbours
     audit: audit.Audit
     clock_ms: Callable[[], int]
+    outcomes: Asking
 
 
 def serve(
@@ -123,10 +129,6 @@ class Jobs:
             order.check()
         except JobError as error:
             raise JobRefused(refusals.precondition_failed(str(error))) from error
-        for name in ("canary", "stop_after_deaths"):
-            if getattr(order, name):
-                text = f"{name}: not in this release: start with a small max, and look"
-                raise JobRefused(refusals.precondition_failed(text))
         queue = self._queue(order.vhost, order.queue, identity)
         self._check_target(order, identity)
         sources = self._sources
@@ -172,15 +174,19 @@ class Jobs:
     ) -> list[JobStatus]:
         """See QueueJobs."""
         if vhost is not None and queue is not None:
-            return await self._of_queue(self._queue(vhost, queue, identity))
+            asked = self._queue(vhost, queue, identity)
+            newest = await self._of_queue(asked)
+            await self._look_again([(asked.uid, status) for status in newest])
+            return newest
         cluster, view = self._sources.members, self._sources.view
         answers = await cluster.calls.ask_all(cluster.host.alive(), _ASK)
         rows: dict[int, list[Json]] = {}
         for answer in answers.values():
             rows |= {int(uid): found for uid, found in answer["jobs"].items()}
         shown: list[tuple[str, str, list[JobStatus]]] = []
+        known: list[tuple[int, JobStatus]] = []
         access: dict[str, Access] = {}
-        for uid, found in rows.items():
+        for uid, texts in rows.items():
             record = cluster.queue_of(uid)
             if record is None or vhost not in (None, record.vhost):
                 continue
@@ -189,8 +195,23 @@ class Jobs:
             rights = access[record.vhost]
             if rights.check_vhost() or rights.check("read", "queue", record.name):
                 continue
-            shown.append((record.vhost, record.name, [status_of(row) for row in found]))
+            found = [status_of(text) for text in texts]
+            shown.append((record.vhost, record.name, found))
+            known += [(uid, status) for status in found]
+        await self._look_again(known)
         return [status for _, _, each in sorted(shown, key=lambda row: row[:2]) for status in each]
+
+    async def _look_again(self, known: list[tuple[int, JobStatus]]) -> None:
+        """What waited at the end of a job may have been acknowledged, or have died, since."""
+        ended = [
+            (uid, status)
+            for uid, status in known
+            if status.ended_ms is not None and outcomes.may_change(status)
+        ]
+        asking = self._sources.outcomes
+        await asyncio.gather(
+            *(job_outcomes.look(asking, uid, status) for uid, status in ended[:LOOKS_MAX])
+        )
 
     # ---- who may --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ Each protocol names what this room reads and nothing else.  Front doors hand in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -334,4 +334,11 @@ class Sources(Protocol):
     @property
     def runtime(self) -> Runtime:
         """Return the running member."""
+        ...
+
+    @property
+    def late_reason(self) -> Callable[[int], str]:
+        """Return what says why a queue led here has not handed on what is due (uid), "" where
+        nothing keeps it from doing so.
+        """
         ...

@@ -25,7 +25,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
-from brokerd.server.listings import client_rows, memory_breakdown
+from brokerd.server.listings import client_rows, delayed_exchanges, memory_breakdown
 from brokerd.server.loop.chunks import in_chunks
 
 if TYPE_CHECKING:
@@ -123,11 +123,13 @@ def _chosen_consumers(machine: QueueMachine) -> Row:
 def exchanges(services: Sources, vhost: str) -> list[Row]:
     """One row per exchange."""
     rows = []
+    services.queues.table.take()
     for record in services.catalog.view.records("exchange", vhost or None):
         assert isinstance(record, Exchange)
         options = policy.effective_exchange(services.catalog.view, record)
         rows.append(
-            {
+            _waiting(services, record)
+            | {
                 "vhost": record.vhost,
                 "name": record.name,
                 "type": record.type,
@@ -140,6 +142,18 @@ def exchanges(services: Sources, vhost: str) -> list[Row]:
             }
         )
     return rows
+
+
+def _waiting(services: Sources, exchange: Exchange) -> Row:
+    """Return what waits in an exchange, nothing of one that keeps no messages."""
+    queue = delayed_exchanges.queue_of(services.catalog.view, exchange)
+    if queue is None:
+        return {}
+    found = delayed_exchanges.waiting(services, queue.uid, time.time_ns() // 1_000_000)
+    if found is None:
+        return {}
+    as_of = "leader" if queue.uid in services.queues.led else "follower"
+    return found.as_json() | {"as_of": as_of}
 
 
 def bindings(services: Sources, vhost: str) -> list[Row]:

@@ -154,11 +154,11 @@ class TriagePages:
         source = catalog.view.queue(order.vhost, order.queue)
         if source is None:
             raise NotHere
-        copies = Copies(catalog.routing, catalog.view, source, order)
+        copies = Copies(catalog.routing, catalog.view, source, order, 0)
 
         def way(message: MessageView) -> tuple[str, ...] | str:
             assert isinstance(message, StoredMessage)
-            found = copies.way(message, message.content)
+            found = copies.way(message, message.content, "")
             if isinstance(found, str):
                 return found
             return tuple([queue.name for queue in found.targets])

@@ -153,13 +153,18 @@ async def _stop(call: Call) -> Answer:
     return Answer(value=job_rows.job(status))
 
 
-async def _list(call: Call) -> Answer:
+async def jobs(call: Call) -> list[Json]:
+    """Return the jobs of a queue, a vhost or all; HttpError."""
     name = call.parts.get("name")
     if name is not None:
         _check_there(call)
     async with _refusals():
         found = await call.services.jobs.statuses(call.vhost or None, name, call.caller.identity)
-    return Answer(value=[job_rows.job(status) for status in found])
+    return [job_rows.job(status) for status in found]
+
+
+async def _list(call: Call) -> Answer:
+    return Answer(value=await jobs(call))
 
 
 ROUTES = (

@@ -66,6 +66,7 @@ TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))
 def register(services: ManagementServices) -> None:
     """Have this member answer what others ask it for their rows."""
     queue_figures.register(services)
+    exchanges.register(services)
     nodes.register(services)
     clients.register(services)
     logins.register(services)

@@ -41,6 +41,11 @@ RETRY_S = 180.0
 #: Of a queue in which an exchange keeps messages until they are due: many are due at once, and one
 #: that its queue refuses comes soon again.
 DUE_PREFETCH, DUE_RETRY_S = 1024, 2.0
+#: Why messages that are due have not been handed on: the disk of a member is full, or a target
+#: refuses them or does not answer.
+DISK_ALARM, TARGET = "disk_alarm", "target"
+#: All that a leader says; "": nothing keeps them, more are due than go out in a moment.
+LATE_REASONS = ("", DISK_ALARM, TARGET)
 #: After a majority was missing.
 UNAVAILABLE_S = 5.0
 #: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
@@ -97,13 +102,18 @@ class DeadLetterPublisher:
         routing: ports.Routing,
         sender: queue_ports.Sender,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        has_disk_alarm: Callable[[], bool] = lambda: False,
     ) -> None:
-        """spawn(work) runs a worker until it has ended, or the member does."""
+        """spawn(work) runs a worker until it has ended, or the member does.
+
+        has_disk_alarm(): of any member; what exchanges keep is not handed on then.
+        """
         self._queues = queues
         self._client = client
         self._routing = routing
         self._sender = sender
         self._spawn = spawn
+        self._has_disk_alarm = has_disk_alarm
         self._workers: dict[int, Worker] = {}
         self._stream = client.open_at_most_once()
         self._cycles: set[tuple[str, ...]] = set()
@@ -291,9 +301,9 @@ class DeadLetterPublisher:
         worker = self._workers.get(uid)
         if worker is None:
             queue = self._queues.queue_of(uid)
-            pace = DEFAULT_PACE
+            pace, waits = DEFAULT_PACE, _never
             if queue is not None and names.is_delayed_queue(queue.name):
-                pace = Pace(DUE_PREFETCH, DUE_RETRY_S)
+                pace, waits = Pace(DUE_PREFETCH, DUE_RETRY_S), self._has_disk_alarm
             worker = self._workers[uid] = Worker(
                 uid,
                 self._queues,
@@ -302,6 +312,7 @@ class DeadLetterPublisher:
                 self._routing,
                 partial(self._addressed, uid),
                 pace,
+                waits,
             )
             self._spawn(worker.run())
         worker.wake()
@@ -311,6 +322,15 @@ class DeadLetterPublisher:
         worker = self._workers.pop(uid, None)
         if worker is not None:
             worker.stop()
+
+    def late_reason(self, uid: int) -> str:
+        """Say why a queue that is led here has not handed on what is due: DISK_ALARM, TARGET, or ""
+        where nothing keeps it from doing so.
+        """
+        if self._has_disk_alarm():
+            return DISK_ALARM
+        worker = self._workers.get(uid)
+        return TARGET if worker is not None and worker.is_held_up else ""
 
     def topology_changed(self) -> None:
         """Something may be routable now: letters that no queue took are tried again."""
@@ -338,10 +358,15 @@ class Pace:
 DEFAULT_PACE = Pace()
 
 
+def _never() -> bool:
+    return False
+
+
 class Worker:
     """One at-least-once queue: checks letters out, publishes, settles after all confirms.
 
-    `has_refused`: letters wait that had no route or were refused.
+    `has_refused`: letters wait that had no route or were refused; `is_held_up`: of the last round
+    some were left.
     """
 
     def __init__(
@@ -353,10 +378,12 @@ class Worker:
         counting: Counting,
         addressed: Callable[[Pending, QueueOptions], Addressed],
         pace: Pace = DEFAULT_PACE,
+        waits: Callable[[], bool] = _never,
     ) -> None:
         """channel: of the worker's own.
 
-        addressed(letter, the queue's options) says where a letter goes now.
+        addressed(letter, the queue's options) says where a letter goes now; waits(): nothing is to
+        be published now.
         """
         self._uid = uid
         self._queues = queues
@@ -365,9 +392,11 @@ class Worker:
         self._counting = counting
         self._addressed = addressed
         self._pace = pace
+        self._waits = waits
         self._woken = asyncio.Event()
         self._stopped = False
         self.has_refused = False
+        self.is_held_up = False
 
     def wake(self) -> None:
         """Look for letters."""
@@ -385,15 +414,11 @@ class Worker:
             self._woken.clear()
             pause_s = self._pace.retry_s
             try:
-                letters = await self._checkout(letters)
-                # Before the round: what changes while it runs counts as changed after it.
-                self.has_refused = bool(letters)
-                left = await self._round(letters) if letters else []
-                self.has_refused = bool(left)
-                if len(left) < len(letters):
-                    # There is room for more, and what was refused has been asked just now.
-                    letters = left
-                    continue
+                if not self._waits():
+                    letters, has_room = await self._settle_some(letters)
+                    if has_room:
+                        # And what was refused has been asked just now.
+                        continue
             except GroupGone:
                 return
             except Unavailable as error:
@@ -404,6 +429,17 @@ class Worker:
                     await self._woken.wait()
             except TimeoutError:
                 continue
+
+    async def _settle_some(self, known: list[Pending]) -> tuple[list[Pending], bool]:
+        """Work at letters for a round; return those that are left, and whether there is room for
+        others.
+        """
+        letters = await self._checkout(known)
+        # Before the round: what changes while it runs counts as changed after it.
+        self.has_refused = bool(letters)
+        left = await self._round(letters) if letters else []
+        self.has_refused = self.is_held_up = bool(left)
+        return left, len(left) < len(letters)
 
     async def _checkout(self, known: list[Pending]) -> list[Pending]:
         """Take letters up to the prefetch; return all that are taken, with what is known of them.

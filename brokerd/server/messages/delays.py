@@ -40,7 +40,7 @@ def due(
     """
     route, header, body, raw = content
     kept = message_annotations.decode(raw)
-    kept.delay_ms = kept.delay_key = None
+    kept.delay_ms = kept.delay_key = kept.redriven = None
     table = dict(dead_letter_headers.headers_of(header))
     said = delayed_type.said_ms(table)
     if said is not None and said > 0:

@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.amqp import properties
 from brokerd.amqp.values import Table
 from brokerd.core import annotations as message_annotations
-from brokerd.core.annotations import Annotations
+from brokerd.core.annotations import Annotations, RedrivenFrom
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.router import RouteResult
@@ -66,19 +66,24 @@ class Copies:
     """Of one job; owns nothing."""
 
     def __init__(
-        self, routing: ports.Routing, view: CatalogState, source: Queue, order: JobOrder
+        self, routing: ports.Routing, view: CatalogState, source: Queue, order: JobOrder, job: int
     ) -> None:
+        """job: its number; of a dry run: 0."""
+        self._job = job
         self._routing = routing
         self._view = view
         self._source = source
         self._order = order
 
-    def way(self, message: StoredMessage, content: Content) -> Way | str:
-        """Return where a message goes, as the catalog is now, or why it stays."""
+    def way(self, message: StoredMessage, content: Content, group: str) -> Way | str:
+        """Return where a message goes, as the catalog is now, or why it stays.
+
+        group: its fingerprint, by which its targets count.
+        """
         address = self._address(message)
         if isinstance(address, str):
             return address
-        sent = self._copy(message.number, content, address)
+        sent = self._copy(message.number, content, address, group)
         keys = address.routing_keys
         result = self._routing.router.route(
             self._source.vhost,
@@ -128,14 +133,15 @@ class Copies:
                 oldest = death
         return Address(first[2], tuple(oldest.routing_keys) or ("",))
 
-    def _copy(self, number: int, content: Content, address: Address) -> Content:
+    def _copy(self, number: int, content: Content, address: Address, group: str) -> Content:
         _, header, body, raw = content
         order = self._order
         route = (address.exchange, address.routing_keys[0])
         if order.kind is JobKind.MOVE:
-            return route, header, body, raw
+            return route, header, body, _moved(raw)
         before = message_annotations.decode(raw)
-        after = replace(before, bcc=[], delivery_count=0, rerouted=False)
+        redriven = RedrivenFrom(self._source.uid, self._job, number, group)
+        after = replace(before, bcc=[], delivery_count=0, rerouted=False, redriven=redriven)
         table = dict(headers_of(header))
         if not order.keeps_history:
             after.deaths, after.first_death = [], None
@@ -146,6 +152,15 @@ class Copies:
             header = properties.with_fields(header, {"expiration": expiration})
             after.ttl_ms = int(expiration)
         return route, header, body, message_annotations.encode(after)
+
+
+def _moved(raw: bytes) -> bytes:
+    """Return the annotations of a message that goes on as it is: it is no job's copy any more."""
+    kept = message_annotations.decode(raw)
+    if kept.redriven is None:
+        return raw
+    kept.redriven = None
+    return message_annotations.encode(kept)
 
 
 def _move_history(table: Table) -> None:

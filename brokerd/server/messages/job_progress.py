@@ -6,14 +6,18 @@ What a new leader's worker goes on with is a text in the queue's state, which `s
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from brokerd.core.queue.queue_jobs import PROGRESS_CHARACTERS_MAX, Job
-from brokerd.core.triage.jobs import JobOrder, JobState, JobStatus, Outcomes, order_of
+from brokerd.core.queue.watched_copies import OTHERS
+from brokerd.core.triage import outcomes
+from brokerd.core.triage.gates import Gate
+from brokerd.core.triage.jobs import JobKind, JobOrder, JobState, JobStatus, Outcomes, order_of
 
 #: Groups that are told apart; the rest is counted under `OTHERS`.
-GROUPS_MAX = 256
-OTHERS = "others"
+GROUPS_MAX = outcomes.GROUPS_MAX
 #: Reasons of one group or job that are told apart.
 REASONS_MAX = 16
 
@@ -33,9 +37,18 @@ class JobProgress:
         self.status = JobStatus(job.id, self.order, job.user, state, started_ms=job.started_ms)
         # Counted by the queue with each message, where the text may be one command behind.
         self.status.total.sent = job.gone
+        #: Groups that go on, or stop, for good (core/triage/gates.py).
+        self.decided: dict[str, Gate] = {}
         if job.progress:
-            for name, count in json.loads(job.progress).items():
-                self.status.groups[name] = Outcomes(sent=int(count))
+            self._go_on(json.loads(job.progress))
+
+    def _go_on(self, saved: dict[str, Any]) -> None:
+        for name, (count, copies) in saved["groups"].items():
+            self.status.groups[name] = Outcomes(sent=int(count))
+            self.status.copies[name] = int(copies)
+        self.decided = {name: Gate(gate) for name, gate in saved["decided"].items()}
+        for uid in saved["targets"]:
+            outcomes.add_target(self.status, int(uid))
 
     def begin_pass(self) -> None:
         """The queue is looked at from its head: what stays is counted anew."""
@@ -44,30 +57,53 @@ class JobProgress:
         for group in self.status.groups.values():
             group.stayed = {}
 
-    def sent(self, group: str) -> None:
-        """Count a message that every target has confirmed, or that is deleted."""
-        self.status.total.sent += 1
-        if group:
-            self._group(group).sent += 1
+    def sent(self, group: str, targets: Collection[int] = ()) -> None:
+        """Count a message that every target has confirmed, or that is deleted.
+
+        targets: uids of the queues that have a copy.
+        """
+        status = self.status
+        status.total.sent += 1
+        if not group:
+            return
+        name = self.name_of(group)
+        status.groups[name].sent += 1
+        if self.order.kind is JobKind.REDRIVE:
+            status.copies[name] = status.copies.get(name, 0) + len(targets)
+            for uid in targets:
+                outcomes.add_target(status, uid)
 
     def stayed(self, group: str, reason: str) -> None:
         """Count a message that stays."""
-        for outcomes in (self.status.total, self._group(group)) if group else (self.status.total,):
-            known = outcomes.stayed
+        counts = [self.status.total]
+        if group:
+            counts.append(self.status.groups[self.name_of(group)])
+        for counted in counts:
+            known = counted.stayed
             if reason not in known and len(known) >= REASONS_MAX:
                 reason = OTHERS
             known[reason] = known.get(reason, 0) + 1
 
-    def _group(self, name: str) -> Outcomes:
+    def name_of(self, group: str) -> str:
+        """Return the name under which a group is counted: its own, or that of all others."""
         groups = self.status.groups
-        if name not in groups and len(groups) >= GROUPS_MAX:
-            name = OTHERS
-        return groups.setdefault(name, Outcomes())
+        name = group if group in groups or len(groups) < GROUPS_MAX else OTHERS
+        groups.setdefault(name, Outcomes())
+        return name
 
     def save(self) -> str:
         """Return what another worker goes on with."""
-        sent = {name: group.sent for name, group in self.status.groups.items() if group.sent}
-        return json.dumps(sent, separators=(",", ":"))
+        status = self.status
+        saved = {
+            "groups": {
+                name: [group.sent, status.copies.get(name, 0)]
+                for name, group in status.groups.items()
+                if group.sent
+            },
+            "targets": list(status.targets),
+            "decided": self.decided,
+        }
+        return json.dumps(saved, separators=(",", ":"))
 
     def receipt(self, state: JobState, why: str, now_ms: int) -> str:
         """Return the last status as text, without its groups where these make it too long."""
@@ -75,4 +111,6 @@ class JobProgress:
         text = json.dumps(last.as_json(), separators=(",", ":"))
         if len(text) <= PROGRESS_CHARACTERS_MAX:
             return text
-        return json.dumps(replace(last, groups={}).as_json(), separators=(",", ":"))
+        last = replace(last, targets=dict(last.targets))
+        outcomes.without_groups(last)
+        return json.dumps(last.as_json(), separators=(",", ":"))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from brokerd.core.catalog.catalog_objects import Queue
@@ -23,6 +24,7 @@ from brokerd.core.queue.browse import Browsed, Place, Wanted
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_jobs import Job
 from brokerd.core.ranges import normalize
+from brokerd.core.triage.gates import CANARY_WAITS
 from brokerd.core.triage.groups import fingerprint
 from brokerd.core.triage.histories import history_of
 from brokerd.core.triage.jobs import JobKind, JobState, To
@@ -30,6 +32,8 @@ from brokerd.server.catalog.audit import Audit
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import ports
 from brokerd.server.messages.job_copies import NO_ROUTE, Address, Copies, Way
+from brokerd.server.messages.job_gates import JobGates
+from brokerd.server.messages.job_outcomes import Asking
 from brokerd.server.messages.job_progress import JobProgress
 from brokerd.server.messages.job_sending import REFUSED, Sending
 from brokerd.server.messages.message_view import StoredMessage
@@ -84,6 +88,8 @@ class Around:
     alarm: Callable[[], str]
     #: The wall clock.
     clock_ms: Callable[[], int]
+    #: Says what became of copies.
+    outcomes: Asking
 
 
 class Ended(Exception):
@@ -109,12 +115,15 @@ class _Slice:
     is_held_up: bool = False
     #: Messages of targets that do not answer, which stay for another pass.
     has_passed_over: bool = False
+    #: How many of each group are in `chosen`.
+    groups: Counter[str] = field(default_factory=Counter)
 
 
 class JobRun:
     """State: how far the job is, where the walk is, what it may.
 
-    `status` tells it.
+    `status` tells it.  In one piece: walk, taking and settling share what is on its way, what the
+    queue may hold beyond it, and the pauses.
     """
 
     def __init__(
@@ -134,8 +143,9 @@ class JobRun:
         self._filter: Filter | None = compile_filter(order.filter) if order.filter else None
         self._copies: Copies | None = None
         if order.kind is not JobKind.DELETE:
-            self._copies = Copies(around.routing, around.view, source, order)
+            self._copies = Copies(around.routing, around.view, source, order, job.id)
         self.sending = Sending(around.client, around.routing, channel, progress, self._woken.set)
+        self._gates = JobGates(around.outcomes, self.uid, progress, self.sending, self._woken.set)
         self._views = MessageViews(around.queues.entry_data)
         self._views.limit(KEPT_BYTES)
         self._rights = Identity(job.user).access(around.view, source.vhost)
@@ -167,31 +177,59 @@ class JobRun:
         """Work until all that the job covers has been looked at, and nothing is on its way; Ended,
         GroupGone.
         """
-        while await self._walk():
-            while self.sending.waits_for_slow():
-                await self._gate()
-                if self.job().stopped_by is not None:
+        gates = self._gates
+        await gates.look()
+        watching = asyncio.create_task(gates.watch())
+        try:
+            while True:
+                changes = gates.changes
+                has_passed_over = await self._walk()
+                if not (has_passed_over or gates.waiting):
                     break
-                await self.breathe()
-        await self._drain()
+                if not await self._wait_to_walk(changes, has_passed_over):
+                    break
+            await self._drain()
+        finally:
+            watching.cancel()
+        await asyncio.wait([watching])
+        await gates.look()
         self._count_not_ready()
+
+    async def _wait_to_walk(self, changes: int, has_passed_over: bool) -> bool:
+        """Wait until something that stayed for another pass may go, or stays for good; False: the
+        job has been stopped.
+
+        changes: of the gates when the last pass began.  has_passed_over: messages of slow targets.
+        """
+        gates, sending = self._gates, self.sending
+        while changes == gates.changes and (not has_passed_over or sending.waits_for_slow()):
+            await self._gate()
+            if self.job().stopped_by is not None:
+                return False
+            status = self.progress.status
+            if gates.waiting and status.state is JobState.RUNNING:
+                status.why = gates.why()
+            await self.breathe()
+        return True
 
     # ---- the walk -------------------------------------------------------------------------------
 
     async def _walk(self) -> bool:
-        """Go over the queue once; return whether something was passed over that may go now."""
+        """Go over the queue once; return whether messages of slow targets were passed over."""
         self.progress.begin_pass()
+        self._gates.begin_pass()
         place: Place | None = None
         has_passed_over = False
         while True:
             await self._gate()
             job = self.job()
-            if job.stopped_by is not None:
-                return False
             room = self._room()
+            is_full = self._order.max and self.progress.status.total.sent >= self._order.max
+            if job.stopped_by is not None or is_full:
+                # No other pass: nothing waits for one.
+                self._gates.begin_pass()
+                return False
             if not room:
-                if self._order.max and self.progress.status.total.sent >= self._order.max:
-                    return False
                 await self.breathe(self._pause_s())
                 continue
             found = await self._choose(job, place, room)
@@ -242,7 +280,7 @@ class JobRun:
                     return found
                 if browsed.number >= job.end:
                     continue
-                each = await self._look(browsed)
+                each = await self._look(browsed, found)
                 if each is not None:
                     held_up = (
                         None if each.way is None else self.sending.windows.is_held_up(each.way)
@@ -255,6 +293,7 @@ class JobRun:
                         found.has_passed_over = True
                     else:
                         found.chosen.append(each)
+                        found.groups[each.group] += 1
                         if each.way is not None:
                             size += len(each.way.content[2])
                             self.sending.windows.reserve(each.way)
@@ -263,7 +302,7 @@ class JobRun:
             if found.place is None or self._clock() >= until_s:
                 return found
 
-    async def _look(self, browsed: Browsed) -> _Chosen | None:
+    async def _look(self, browsed: Browsed, slice_: _Slice) -> _Chosen | None:
         """Return a message if it is to be taken; what stays is counted."""
         # It may have been settled, and its entry forgotten, between two turns.
         found = self._views.contents(self.uid, browsed.run)
@@ -287,22 +326,35 @@ class JobRun:
             if not is_meant:
                 return None
         group = self._group_of(message)
-        if self._order.group and group != self._order.group:
+        if group is None:
             return None
         if self._copies is None:
             return _Chosen(run, group, None)
-        way = self._way(self._copies, message, found[0])
+        way = self._gates.stays(group) or self._way(self._copies, message, found[0], group)
         if isinstance(way, str):
             self.progress.stayed(group, way)
             return None
+        if self._gates.waits(group, slice_.groups):
+            self.progress.stayed(group, CANARY_WAITS)
+            return None
         return _Chosen(run, group, way)
 
-    def _group_of(self, message: StoredMessage) -> str:
-        is_grouped = self._order.kind is JobKind.REDRIVE or self._order.group
-        return fingerprint(history_of(message)) if is_grouped else ""
+    def _group_of(self, message: StoredMessage) -> str | None:
+        """Return the name under which a message is counted, "" where groups are not told apart;
+        None: it is of a group that is not meant.
+        """
+        order = self._order
+        if order.kind is not JobKind.REDRIVE and not order.group:
+            return ""
+        group = fingerprint(history_of(message))
+        if order.group and group != order.group:
+            return None
+        return self.progress.name_of(group)
 
-    def _way(self, copies: Copies, message: StoredMessage, content: Content) -> Way | str:
-        way = copies.way(message, content)
+    def _way(
+        self, copies: Copies, message: StoredMessage, content: Content, group: str
+    ) -> Way | str:
+        way = copies.way(message, content, group)
         if isinstance(way, str):
             return way
         if not self._may_publish(way.address):
@@ -420,7 +472,8 @@ class JobRun:
         found = self._views.contents(self.uid, run)
         if self._copies is None or found is None:
             return NO_ROUTE
-        return self._way(self._copies, StoredMessage(found[0], run.first), found[0])
+        message = StoredMessage(found[0], run.first)
+        return self._way(self._copies, message, found[0], self._group_of(message) or "")
 
     def _adopt(self) -> None:
         """Send what the queue says the job holds, and this worker knows nothing of: of an earlier
@@ -439,8 +492,10 @@ class JobRun:
         found = self._views.contents(self.uid, run)
         assert found is not None, "a message that a job holds is not in the log"
         message = StoredMessage(found[0], run.first)
-        group = self._group_of(message)
-        way = None if self._copies is None else self._way(self._copies, message, found[0])
+        group = self._group_of(message) or ""
+        way = None
+        if self._copies is not None:
+            way = self._way(self._copies, message, found[0], group)
         if isinstance(way, str):
             # The walk comes to it, and counts it.
             self.sending.put_back(run.first)
@@ -451,7 +506,8 @@ class JobRun:
 
     async def _settle(self) -> None:
         """Tell the queue what is done with; what is not heard in time is said again."""
-        if not self.sending.has_answers:
+        changes = self._gates.changes
+        if not self.sending.has_answers and changes == self._gates.told:
             return
         job, (gone, staying) = self.job(), self.sending.take_answers()
         text = self.progress.save()
@@ -461,3 +517,5 @@ class JobRun:
         except Unavailable as error:
             self._warn(error)
             self.sending.give_answers_back(gone, staying)
+            return
+        self._gates.told = changes

@@ -7,7 +7,8 @@ messages.  For job_run.py, which chooses the messages and tells the queue what i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.core.catalog.catalog_objects import Queue
@@ -167,6 +168,8 @@ class Sending:
         self._changed = changed
         self._clock = asyncio.get_running_loop().time
         self._pending: dict[int, Pending] = {}
+        #: Of those: how many of each group.
+        self.groups: Counter[str] = Counter()
         #: By number of the copy: the message and the target.
         self._copies: dict[int, tuple[int, int]] = {}
         self._next_copy = 0
@@ -229,6 +232,7 @@ class Sending:
             self._done(number, group)
             return
         pending = self._pending[number] = Pending(run, group)
+        self.groups[group] += 1
         pending.size = len(way.content[2])
         pending.waiting = {queue.uid for queue in way.targets}
         self._send(pending, way, way.targets)
@@ -275,12 +279,18 @@ class Sending:
             pause_s = RETRIES_S[min(pending.tries, len(RETRIES_S) - 1)]
             pending.again_s = self._clock() + pause_s
         if not pending.waiting and not pending.refused:
-            del self._pending[pending.run.first]
-            self._done(pending.run.first, pending.group)
+            self._forget(pending)
+            self._done(pending.run.first, pending.group, pending.confirmed)
 
-    def _done(self, number: int, group: str) -> None:
+    def _forget(self, pending: Pending) -> None:
+        del self._pending[pending.run.first]
+        self.groups[pending.group] -= 1
+        if not self.groups[pending.group]:
+            del self.groups[pending.group]
+
+    def _done(self, number: int, group: str, targets: Collection[int] = ()) -> None:
         self._gone.append((number, number + 1))
-        self._progress.sent(group)
+        self._progress.sent(group, targets)
         self._changed()
 
     def put_back(self, number: int) -> None:
@@ -293,7 +303,7 @@ class Sending:
             self._stays(number, pending, reason)
 
     def _stays(self, number: int, pending: Pending, reason: str) -> None:
-        del self._pending[number]
+        self._forget(pending)
         for uid in pending.waiting:
             self.windows.count_out(uid, pending.size)
         self.put_back(number)
@@ -333,8 +343,8 @@ class Sending:
         # Those that were deleted meanwhile are not waited for.
         left = [queue for queue in way.targets if queue.uid not in pending.confirmed]
         if not left:
-            del self._pending[number]
-            self._done(number, pending.group)
+            self._forget(pending)
+            self._done(number, pending.group, pending.confirmed)
             return
         pending.waiting = {queue.uid for queue in left}
         self.windows.reserve(Way(way.address, way.content, way.result, left))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from brokerd.amqp import errors, methods, properties
 from brokerd.amqp.values import Table, type_name
 from brokerd.core.annotations import Annotations
-from brokerd.core.catalog import declare, delayed_type
+from brokerd.core.catalog import declare, delayed_type, delivery_time
 from brokerd.core.catalog.permissions import Access
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.catalog.router import RouteResult
@@ -142,6 +142,14 @@ def check(
         raise refuse(refused)
     if delayed_type.DELAY in table:
         _check_delay(routing, result, table)
+    if delivery_time.HEADER in table and routing.profile.delivery_times:
+        kept.deliver_at_ms = delivery_time.deliver_at_ms(table)
+        if kept.deliver_at_ms is None:
+            routing.warn(
+                f"exchange '{method.exchange}' in vhost '{client.vhost}' routes a message whose "
+                f"header {delivery_time.HEADER} is not an integer of milliseconds since 1970: "
+                "no queue keeps it"
+            )
     if properties.has_user_id(header):
         _check_user(client, properties.user_id(header) or "")
     if properties.has_priority(header):

@@ -51,6 +51,7 @@ def _publish(
     kept.rerouted = True
     # R-MQ-10: as new, under the alternate's name.
     kept.delivery_count = 0
+    kept.redriven = None
     table = dead_letter_headers.headers_of(header)
     extra = (*dead_letter_headers.copies_of(table), *kept.bcc)
     # R-MQ-6: an alternate without a binding that matches has an alternate of its own.

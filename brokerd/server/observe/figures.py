@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,9 +19,13 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from brokerd.cluster.peer.certificate_files import CertificateFiles
+from brokerd.core.catalog.catalog_objects import Exchange
+from brokerd.core.catalog.delayed_type import TYPE
 from brokerd.core.queue.queue_state import COUNTERS
+from brokerd.server.listings import delayed_exchanges
+from brokerd.server.listings.delayed_exchanges import Waiting
 from brokerd.server.loop.chunks import in_chunks
-from brokerd.server.queues.table import AT
+from brokerd.server.queues.table import AT, PLACES
 
 if TYPE_CHECKING:
     from brokerd.cluster.groups.commit_times import CommitTimes
@@ -91,6 +97,13 @@ class Sources:
     refill: Refill
     kept_aside: KeptAside
     runtime: Runtime
+    #: Why a queue led here has not handed on what is due, "" for no reason.
+    late_reason: Callable[[int], str]
+
+    @property
+    def groups(self) -> Host:
+        """Return the replicas here."""
+        return self.host
 
 
 class Figures:
@@ -104,6 +117,10 @@ class Figures:
         self.ready_max = 0
         self.gauges: Counter[str] = Counter()
         self.counters: Counter[str] = Counter()
+        #: In exchanges of type x-delayed-message whose queues are led here: messages, and by reason
+        #: for how long the latest has been due, in ms.
+        self.delayed = 0
+        self.late_ms: Counter[str] = Counter()
         #: Over the Raft groups with a replica here.
         self.groups: Counter[str] = Counter()
         #: Over the open connections and their channels, the calls of Messages not among them.
@@ -114,6 +131,7 @@ class Figures:
     async def add_up(self) -> None:
         """Sum what is read queue by queue, group by group, connection by connection."""
         await self._add_queues()
+        await self._add_delayed()
         await self._add_groups()
         await self._add_clients()
         if (monitor := self.sources.runtime.monitor) is not None:
@@ -135,6 +153,12 @@ class Figures:
             for name in COUNTERS:
                 self.counters[name] += sums.values[AT[name]]
         self.ready_max = await table.ready_max()
+
+    async def _add_delayed(self) -> None:
+        async for some in led_delayed(self.sources):
+            for _, found in some:
+                self.delayed += found.messages
+                self.late_ms[found.reason] = max(self.late_ms[found.reason], found.late_ms)
 
     async def _add_groups(self) -> None:
         sums = await self.sources.queues.table.add_groups()
@@ -162,3 +186,24 @@ class Figures:
             if family.name == f"brokerd_process_{name}":
                 return float(family.samples[0].value)
         return 0.0
+
+
+async def led_delayed(sources: Sources) -> AsyncIterator[list[tuple[Exchange, Waiting]]]:
+    """Yield what waits in exchanges of type x-delayed-message whose queues are led here, some at a
+    time.
+    """
+    view = sources.view
+    async for some in in_chunks(view.records("exchange"), PLACES):
+        kept = [each for each in some if isinstance(each, Exchange) and each.type == TYPE]
+        if not kept:
+            continue
+        sources.queues.table.take()
+        now_ms = time.time_ns() // 1_000_000
+        found = []
+        for exchange in kept:
+            queue = delayed_exchanges.queue_of(view, exchange)
+            if queue is not None and sources.queues.leads(queue.uid):
+                waiting = delayed_exchanges.waiting(sources, queue.uid, now_ms)
+                if waiting is not None:
+                    found.append((exchange, waiting))
+        yield found

@@ -24,6 +24,7 @@ from brokerd.server.access import login_records
 from brokerd.server.catalog import cluster_name
 from brokerd.server.loop.chunks import in_turns
 from brokerd.server.members import kept_aside
+from brokerd.server.messages.dead_letter_publisher import LATE_REASONS
 from brokerd.server.observe import metrics_rabbitmq
 from brokerd.server.observe.figures import Figures, Sources
 from brokerd.server.observe.metrics_rabbitmq import counter, gauge
@@ -109,6 +110,7 @@ class _Figures(Collector):
         yield from self._topology()
         yield self._shovels()
         yield from self._queues()
+        yield from self._delayed()
         yield from self._consensus()
         yield from self._figures.process
 
@@ -321,6 +323,22 @@ class _Figures(Collector):
             "Queues of the cluster that came into being since this member's start.",
             self._sources.queue_groups.declared_total,
         )
+
+    def _delayed(self) -> Iterator[Metric]:
+        figures = self._figures
+        yield gauge(
+            "brokerd_exchange_messages_delayed",
+            "Messages that wait in exchanges of type x-delayed-message.",
+            figures.delayed,
+        )
+        late = GaugeMetricFamily(
+            "brokerd_exchange_delayed_late_seconds",
+            "How long the latest of them has been due, by what keeps it.",
+            labels=["reason"],
+        )
+        for reason in LATE_REASONS:
+            late.add_metric([reason or "none"], figures.late_ms[reason] / 1000)
+        yield late
 
     def _shovels(self) -> Metric:
         """By state, those that there are none in as well: an alert needs their zero."""

@@ -20,9 +20,10 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from brokerd.server.listings.delayed_exchanges import Waiting
 from brokerd.server.loop.chunks import in_chunks
 from brokerd.server.observe import metrics_rabbitmq
-from brokerd.server.observe.figures import CHUNK, Figures, Sources
+from brokerd.server.observe.figures import CHUNK, Figures, Sources, led_delayed
 from brokerd.server.queues.table import AT
 
 if TYPE_CHECKING:
@@ -145,6 +146,30 @@ _VHOSTS: tuple[Column[str], ...] = (
 _EXCHANGES: tuple[Column[Exchange], ...] = (
     ("rabbitmq_cluster_exchange_name", "gauge", "1 for each exchange.", lambda _: 1),
 )
+#: Of those of type x-delayed-message whose queues are led here.
+_DELAYED: tuple[Column[Waiting], ...] = (
+    (
+        "exchange_messages_delayed",
+        "gauge",
+        "Messages that wait, those that are due and not handed on included.",
+        lambda found: found.messages,
+    ),
+    (
+        "exchange_delayed_next_due_timestamp_seconds",
+        "gauge",
+        "When the first of them is due, or was, in seconds since 1970; 0: none waits.",
+        lambda found: (found.due_ms or 0) / 1000,
+    ),
+)
+#: The same, by what keeps it.
+_LATE: tuple[Column[Waiting], ...] = (
+    (
+        "exchange_delayed_late_seconds",
+        "gauge",
+        "How long the first of them has been due.",
+        lambda found: found.late_ms / 1000,
+    ),
+)
 #: By their degree; the default exchange has none.
 _BINDINGS: tuple[Column[int], ...] = (
     (
@@ -170,7 +195,9 @@ _OF_PER_OBJECT = (
 _OF_CLUSTER = frozenset({"vhost_status", "exchange_names", "exchange_bindings"})
 #: All that mean something here.
 FAMILIES = frozenset(
-    {*_QUEUES, *_CONNECTIONS, *_SMALL} | {"ra_metrics", "channel_metrics"} | _OF_CLUSTER
+    {*_QUEUES, *_CONNECTIONS, *_SMALL}
+    | {"ra_metrics", "channel_metrics", "exchange_delayed_metrics"}
+    | _OF_CLUSTER
 )
 
 
@@ -215,6 +242,8 @@ async def render(sources: Sources, wanted: Asked) -> bytes:
             wanted, _VHOSTS, vhosts, lambda some: [(labels(vhost=v), v) for v in some]
         )
     parts += await _of_exchanges(sources, wanted)
+    if "exchange_delayed_metrics" in wanted.families:
+        parts += await _of_delayed(sources, wanted)
     figures = Figures(sources)
     if wanted.families & {"node_coarse_metrics", "node_metrics"}:
         await figures.add_process()
@@ -330,6 +359,19 @@ async def _of_exchanges(sources: Sources, wanted: Asked) -> list[bytes]:
     if "exchange_names" in wanted.families:
         parts += await _table(wanted, _EXCHANGES, exchanges, named)
     return parts
+
+
+async def _of_delayed(sources: Sources, wanted: Asked) -> list[bytes]:
+    rows: list[tuple[str, Waiting]] = []
+    late: list[tuple[str, Waiting]] = []
+    async for some in led_delayed(sources):
+        for exchange, found in some:
+            if wanted.has(exchange.vhost):
+                names = {"vhost": exchange.vhost, "exchange": exchange.name}
+                rows.append((labels(**names), found))
+                late.append((labels(**names, reason=found.reason or "none"), found))
+    parts = await _table(wanted, _DELAYED, rows, lambda some: some)
+    return parts + await _table(wanted, _LATE, late, lambda some: some)
 
 
 def _columns(families: Mapping[str, tuple[C, ...]], wanted: Asked) -> list[C]:

@@ -23,6 +23,7 @@ from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine import keys, status
 from brokerd_operator.engine.admin_account import AdminAccount
 from brokerd_operator.engine.cache import ResourceCache
+from brokerd_operator.engine.dead_letters import DeadLetters
 from brokerd_operator.engine.drift_watch import DriftWatch
 from brokerd_operator.engine.findings import Findings
 from brokerd_operator.engine.health import Health
@@ -60,6 +61,8 @@ class EngineSettings:
     links_interval_s: float = 10.0
     #: How often brokers are asked what their members keep aside.
     kept_aside_interval_s: float = 10.0
+    #: How often brokers with Queues are asked where their dead letters are.
+    dead_letters_interval_s: float = 30.0
     #: How often brokers are asked for alarms and members.
     health_interval_s: float = 10.0
     #: How often brokers are asked what the telemetry job found; it runs once an hour.
@@ -91,6 +94,7 @@ class Engine:
         self.drift = DriftWatch()
         self.links = Links()
         self.kept_aside = KeptAside()
+        self.dead_letters = DeadLetters()
         self.health = Health()
         self.findings = Findings()
         self.policy_coverage = PolicyCoverage()
@@ -168,6 +172,7 @@ class Engine:
         if key.kind in BROKER_KINDS:
             self.health.forget(key.reference)
             self.findings.forget(key.reference)
+            self.dead_letters.forget(key.reference)
             self.policy_coverage.forget(key.reference)
             self.looked_at.discard(key.reference)
             self._accounts.pop(key.reference, None)

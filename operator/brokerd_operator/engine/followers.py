@@ -1,9 +1,9 @@
 """Tasks of the engine that refresh what statuses report besides the resources' own objects.
 
-Each broker is asked for the state of its links, for what its members keep aside, and for its
-members, one call per broker and interval; policy_coverage.py looks at virtual hosts that changed;
-findings are what the telemetry job has handed to members. All wake only those whose status says
-something else now. For running.py only.
+Each broker is asked for the state of its links, for what its members keep aside, for where dead
+letters wait and for its members, one call per broker and interval; policy_coverage.py looks at
+virtual hosts that changed; findings are what the telemetry job has handed to members. All wake only
+those whose status says something else now. For running.py only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.engine import dead_letters
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.findings import Finding
 from brokerd_operator.engine.keys import Key
@@ -25,6 +26,8 @@ from brokerd_operator.specs.queue import QueueSpec
 
 log = logging.getLogger(__name__)
 
+#: Statuses that are compared before other tasks get their turn: some milliseconds.
+COMPARED = 500
 #: Divisor of the time: looking at policy_coverage takes at most one part in this many.
 STANDINGS_SHARE = 20
 #: How soon a broker that is new is asked what was found.
@@ -68,6 +71,37 @@ async def follow_kept_aside(engine: Engine) -> None:
                 engine.wake_broker(session.reference)
             if is_first:
                 engine.wake_carrying()
+
+
+async def follow_dead_letters(engine: Engine) -> None:
+    """Ask brokers with Queues how many dead letters wait, and where."""
+    while True:
+        await asyncio.sleep(engine.settings.dead_letters_interval_s)
+        for session in engine.sessions():
+            broker = session.reference
+            keys = [key for key in engine.cache.referring_to(broker) if key.kind == "Queue"]
+            if not keys or session.state is not State.UP or session.client is None:
+                continue
+            try:
+                rows = await session.client.rows(dead_letters.LISTING)
+            except BrokerError as error:
+                # Also a member of a release that does not know the kind.
+                log.debug("dead letters of %s: %s", broker.key, error)
+                continue
+            if session in engine.sessions():
+                engine.dead_letters.replace(broker, rows)
+                await _wake_dead_letters(engine, broker, keys)
+
+
+async def _wake_dead_letters(engine: Engine, broker: Reference, keys: list[Key]) -> None:
+    differing: list[Key] = []
+    for start in range(0, len(keys), COMPARED):
+        for key in keys[start : start + COMPARED]:
+            entry = engine.cache.get(key)
+            if entry is not None and engine.dead_letters.differs(broker, entry):
+                differing.append(key)
+        await asyncio.sleep(0)
+    engine.wake(engine.dead_letters.next_of(broker, differing))
 
 
 async def follow_health(engine: Engine) -> None:

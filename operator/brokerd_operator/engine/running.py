@@ -29,6 +29,7 @@ async def run_engine(engine: Engine) -> None:
                 tasks.create_task(_work(engine))
             tasks.create_task(followers.follow_links(engine))
             tasks.create_task(followers.follow_kept_aside(engine))
+            tasks.create_task(followers.follow_dead_letters(engine))
             tasks.create_task(followers.follow_health(engine))
             tasks.create_task(followers.follow_policy_coverage(engine))
             tasks.create_task(followers.follow_findings(engine))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd_operator import conditions
-from brokerd_operator.engine import findings, kept_aside
+from brokerd_operator.engine import dead_letters, findings, kept_aside
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
@@ -26,8 +26,6 @@ from brokerd_operator.specs.shovel import ShovelSpec
 from brokerd_operator.specs.user import UserSpec
 from brokerd_operator.specs.vhost import VhostSpec
 
-#: Outcomes after which the object in the broker is this resource's.
-_OWN_OBJECT = frozenset(("Applied", "NotApplied", "Paused"))
 #: Oddities that one message names.
 ODDITIES_MAX = 5
 #: After a Vhost was made its Permissions may still come; later on, as after a restart of the
@@ -66,7 +64,9 @@ async def gather(
         if isinstance(spec, QueueSpec):
             await _add_kept_aside(found, engine, key, entry, spec, session)
         await _add_findings(found, engine, key, entry, spec, session)
-    is_own = session is not None and reason in _OWN_OBJECT
+    is_own = session is not None and reason in conditions.OWN_OBJECT
+    if isinstance(spec, QueueSpec) and session is not None and is_own:
+        _add_dead_letters(found, engine, entry, spec, session)
     if spec.BROKER_KIND in POLICY_KINDS:
         _add_standing(found, engine, key, entry, spec, session if is_own else None)
     _add_warning(found, engine, key, entry, spec, session if is_own else None, missing)
@@ -87,6 +87,16 @@ def _add_links(
     links = engine.links.of(session.reference, spec, entry.meta)
     found.fields |= links.fields
     found.conditions.extend(links.conditions)
+
+
+def _add_dead_letters(
+    found: Warnings, engine: Engine, entry: Entry, spec: QueueSpec, session: BrokerSession
+) -> None:
+    """Leave it as it is until the broker has been asked: the answer wakes this resource."""
+    if engine.dead_letters.is_known(session.reference):
+        name = spec.resolved_name(entry.meta)
+        told = engine.dead_letters.of_queue(session.reference, spec.vhost, name)
+        found.fields[dead_letters.FIELD] = told
 
 
 async def _add_kept_aside(

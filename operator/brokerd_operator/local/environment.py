@@ -49,6 +49,8 @@ WAIT_POLL_S = 0.05
 #: Files are written in several steps by editors; news is collected for so long.
 DEBOUNCE_MS = 300
 CLUSTERS_MAX = 32
+#: Brokers on this machine are asked sooner than those of a Kubernetes.
+LOCAL_ENGINE = EngineSettings(sweep_delay_s=10.0, links_interval_s=2.0, dead_letters_interval_s=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Environment:
         driver = LocalClusters(
             self.data_dir, reservations, self._member_changed, self._say, self._first_offset
         )
-        engine = Engine(store, driver, EngineSettings(sweep_delay_s=10.0, links_interval_s=2.0))
+        engine = Engine(store, driver, LOCAL_ENGINE)
         self._store, self._driver, self._engine = store, driver, engine
         self._stack.push_async_callback(driver.close)
         store.attach(

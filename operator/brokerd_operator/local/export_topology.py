@@ -20,6 +20,7 @@ from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.reconcile import ordering
 from brokerd_operator.reconcile.topology import ObservedObject
 from brokerd_operator.specs import arguments, topic_permission
+from brokerd_operator.specs.exchange import DELAYED_TYPE
 from brokerd_operator.specs.model import JsonObject
 
 API_VERSION = "brokerd.io/v1alpha1"
@@ -27,10 +28,10 @@ DEFINITIONS_BYTES_MAX = 256 * 1024 * 1024
 NAME_MAX = 200
 
 QUEUE_TYPES = ("classic", "quorum")
+DELAYED_MESSAGE = "x-delayed-message"
 EXCHANGE_TYPES = (
     "direct", "fanout", "topic", "headers", "x-consistent-hash", "x-modulus-hash", "x-random",
-    "x-delayed-message",
-    "x-local-random",
+    "x-local-random", DELAYED_MESSAGE,
 )  # fmt: skip
 _MADE = "amq."
 #: Exchanges and queues that links make at the upstream.
@@ -246,8 +247,11 @@ def _topic_permission(item: ObservedObject, result: Export, name: str) -> Built:
 def _exchange(item: ObservedObject, result: Export, name: str) -> Built:
     if item.name == "" or item.name.startswith("amq."):
         return None
-    spec = item.spec
+    table = dict(item.spec.get("arguments") or {})
+    spec = {**item.spec, "arguments": table}
     found: JsonObject = {"name": item.name, "type": spec["type"]}
+    if spec["type"] == DELAYED_MESSAGE and table.get(DELAYED_TYPE) in EXCHANGE_TYPES:
+        found["delayedType"] = table.pop(DELAYED_TYPE)
     found |= _flags(spec, (("durable", True), ("auto_delete", False), ("internal", False)))
     settings = dict(spec.get("settings") or {})
     if "alternate-exchange" in settings:

@@ -23,6 +23,9 @@ from brokerd_operator.specs.model import (
     vhost_dependency,
 )
 
+#: The argument of AMQP clients that the field `delayedType` stands for.
+DELAYED_TYPE = "x-delayed-type"
+
 
 class Federation(Part):
     """Which upstreams the exchange is federated with."""
@@ -39,6 +42,7 @@ class ExchangeSpec(TopologySpec):
     BROKER_KIND: ClassVar[str] = "exchange"
 
     type: str = "direct"
+    delayed_type: str | None = None
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False
@@ -83,6 +87,8 @@ class ExchangeSpec(TopologySpec):
         table = x_arguments.to_table(self.arguments)
         if isinstance(table, Invalid):
             return table
+        if self.delayed_type is not None:
+            table[DELAYED_TYPE] = self.delayed_type
         spec: JsonObject = {
             "type": self.type,
             "durable": self.durable,

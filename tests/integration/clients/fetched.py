@@ -21,6 +21,10 @@ from bench import load_programs
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-clients"
 PROGRAMS = Path(__file__).parent / "programs"
 FETCH_SECONDS = 300
+PHP_PACKAGES = (
+    "php-cli", "php-amqp", "php-amqplib", "php-symfony-amqp-messenger",
+    "php-symfony-event-dispatcher",
+)  # fmt: skip
 #: The newest; the one that PerfTest brings has no Netty.
 NETTY_CLIENT_VERSION = "5.37.1"
 
@@ -88,6 +92,16 @@ def node_client() -> list[str]:
         run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
     return ["node", str(made("node", files, install) / "main.js")]
+
+
+def php_client(program: str) -> list[str]:
+    """Return the command of a PHP program; its libraries are Debian's packages."""
+    need("php", " ".join(PHP_PACKAGES))
+    for package in PHP_PACKAGES:
+        path = Path("/usr/share/doc") / package
+        if not path.exists():
+            pytest.skip(f"{package} is missing: apt-get install {' '.join(PHP_PACKAGES)}")
+    return ["php", str(PROGRAMS / "php" / f"{program}.php")]
 
 
 def axe() -> str:

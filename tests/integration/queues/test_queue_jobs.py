@@ -270,13 +270,6 @@ def test_who_may_not_read_or_write_starts_nothing(one: Member, channel: Any) -> 
     ask(one, "DELETE", "/api/users/eve")
 
 
-def test_orders_that_this_release_cannot_do_say_so(one: Member, channel: Any) -> None:
-    let_die(channel, [b"x"])
-    for name in ("canary", "stop_after_deaths"):
-        status, text = jobs(one, "POST", "dlq", {"kind": "redrive", name: 3})
-        assert (status, f"{name}: not in this release" in json.dumps(text)) == (400, True)
-
-
 def test_a_job_outlives_its_leader_and_loses_nothing(tmp_path: Path) -> None:
     """Killed in mid job: each message goes back once, or more often under the same id."""
     bodies = [b"%d" % number for number in range(800)]

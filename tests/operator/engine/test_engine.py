@@ -54,6 +54,7 @@ class Bench:
                 sweep_delay_s=0.1,
                 kept_aside_interval_s=0.1,
                 links_interval_s=0.1,
+                dead_letters_interval_s=0.1,
                 health_interval_s=0.1,
                 policy_coverage_interval_s=0.02,
                 findings_interval_s=0.1,

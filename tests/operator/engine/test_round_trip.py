@@ -175,6 +175,16 @@ OBJECTS: list[tuple[str, str, str, dict[str, Any]]] = [
         "Ünrouted §",
         {"type": "fanout", "durable": False, "auto_delete": True, "internal": True},
     ),
+    (
+        "exchange",
+        "/",
+        "later",
+        {
+            "type": "x-delayed-message",
+            "arguments": {"x-delayed-type": "topic", "x-odd": 1},
+            "settings": {"alternate-exchange": "fed"},
+        },
+    ),
     ("exchange", "/", "fed", {"type": "direct", "settings": {"federation-upstream": "east"}}),
     (
         "exchange",
@@ -482,6 +492,28 @@ def test_definitions_of_rabbitmq_hold_topic_permissions(tmp_path: Path) -> None:
         "write": "^w",
         "read": "^r",
     }
+
+
+def test_definitions_with_the_plug_in_have_the_delayed_type_as_a_field(tmp_path: Path) -> None:
+    """Types that are none of brokerd's stay an argument, so that applying them is refused with the
+    broker's words.
+    """
+    row = {"vhost": "/", "durable": True, "auto_delete": False, "internal": False}
+    row |= {"type": "x-delayed-message"}
+    rows = [
+        row | {"name": "later", "arguments": {"x-delayed-type": "direct"}},
+        row | {"name": "odd", "arguments": {"x-delayed-type": "x-rtopic"}},
+    ]
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"rabbit_version": "3.13.7", "exchanges": rows}))
+    objects = export_topology.read_definitions(file)
+    result = export_topology.to_resources(objects, "prod", None)
+    later, odd = (body["spec"] for body in result.resources)
+    assert (later["delayedType"], "arguments" in later) == ("direct", False)
+    assert "delayedType" not in odd
+    assert odd["arguments"] == [{"name": "x-delayed-type", "string": "x-rtopic"}]
+    for body in result.resources:
+        assert isinstance(Validator.from_directory().admit(body), Admitted)
 
 
 def test_kinds_of_the_broker_are_those_that_an_export_knows() -> None:

@@ -65,7 +65,17 @@ DEFINITIONS: dict[str, Any] = {
         {"name": "from", "arguments": {"x-queue-type": "classic"}, **_COMMON},
         {"name": "to", "arguments": {"x-queue-type": "quorum"}, **_COMMON, "vhost": "team"},
     ],
-    "exchanges": [{"name": "in", "type": "topic", "internal": False, "arguments": {}, **_COMMON}],
+    "exchanges": [
+        {"name": "in", "type": "topic", "internal": False, "arguments": {}, **_COMMON},
+        # As a RabbitMQ with the plug-in exports it.
+        {
+            "name": "later",
+            "type": "x-delayed-message",
+            "internal": False,
+            "arguments": {"x-delayed-type": "topic"},
+            **_COMMON,
+        },
+    ],
     "bindings": [
         {
             "source": "in",
@@ -112,6 +122,13 @@ def test_export_and_plan_are_a_fixed_point(
     assert status == 0, told
     _, text, notes = _run(capsys, *node, "export")
     (files / "all.yaml").write_text(text)
+    later = next(body for body in yaml.safe_load_all(text) if body["metadata"]["name"] == "later")
+    assert later["spec"] == {
+        "brokerRef": {"name": "broker"},
+        "type": "x-delayed-message",
+        "delayedType": "topic",
+    }
+    assert "amq.delayed" not in text, "its queue is the exchange's own"
     assert "name the BrokerCluster broker (--cluster), which is not among them" in notes
     bodies: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
@@ -133,6 +150,7 @@ def test_export_and_plan_are_a_fixed_point(
         "= parameter shovel/mover in /",
         "= policy all in /",
         "= exchange in in /",
+        "= exchange later in /",
         "= queue from in /",
         "= queue to in team",
         "= binding in|queue|from|a.#| in /",

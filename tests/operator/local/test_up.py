@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 import pytest_asyncio
 import yaml
@@ -261,6 +262,57 @@ async def test_statuses_say_what_real_members_and_policies_come_to(
         await until("BrokerCluster", "prod", "MemoryAlarm", "True", "AboveWatermark")
     finally:
         await client.close()
+
+
+async def test_status_says_where_letters_of_a_real_queue_wait(
+    environment: Environment, directory: Path
+) -> None:
+    """A policy says the dead letter exchange; the queue's letters expire into another queue."""
+    write(
+        directory,
+        "more.yaml",
+        resource("Queue", "dead"),
+        resource(
+            "Policy",
+            "letters",
+            pattern="^q$",
+            definition={
+                "messageTTL": "1ms",
+                "deadLetter": {"exchange": "", "routingKey": "dead"},
+            },
+        ),
+    )
+
+    def told() -> Any:
+        body = environment.store.get(Key("Queue", "default", "q"))
+        return None if body is None else (body.get("status") or {}).get("deadLetters")
+
+    async def until(waiting: int) -> None:
+        async with asyncio.timeout(READY_S):
+            while True:
+                if (told() or {}).get("waiting") == waiting:
+                    return
+                await asyncio.sleep(0.05)
+
+    await until(0)
+    await asyncio.to_thread(_publish, environment.clusters["prod"].members[0].amqp_port, 3)
+    await until(3)
+    assert told() == {
+        "exchange": "",
+        "routingKey": "dead",
+        "queues": [{"name": "dead", "messages": 3}],
+        "held": 0,
+        "waiting": 3,
+        "hint": "brokerctl triage dead",
+    }
+
+
+def _publish(port: int, count: int) -> None:
+    with pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, port)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for _ in range(count):
+            channel.basic_publish("", "q", b"m")
 
 
 async def test_plan_shows_what_would_change_and_writes_nothing(

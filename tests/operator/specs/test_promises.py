@@ -24,6 +24,7 @@ from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.model import Identity, Meta, Reference
 from brokerd_operator.validation import Validator, crd_directory
 
+from tests.operator.engine.test_dead_letters import row
 from tests.operator.engine.test_engine import Bench
 from tests.operator.engine.test_warnings import everything, links, running
 from tests.operator.fake_broker import PASSWORD, USER, FakeBroker
@@ -140,6 +141,7 @@ async def test_every_field_of_a_status_is_set_by_a_pass_and_no_other(tmp_path: P
     broker.links = [{**row, "error": "refused"} for row in links("running", "starting")]
     shovel = {"type": "shovel", "upstream": "moves", "vhost": "/", "source_queue": "q"}
     broker.links.append({**shovel, "status": "error", "error": "refused"})
+    broker.dead_letters = [row("q", 1, queues_more=1)]
     await broker.start()
     try:
         async with running(tmp_path, broker) as bench:

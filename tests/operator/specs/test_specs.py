@@ -58,6 +58,14 @@ def test_least_resource_of_each_kind_parses(kind: str) -> None:
     assert not isinstance(registry.parse(resource(kind)), Invalid)
 
 
+def test_delayed_type_is_an_argument_of_the_exchange() -> None:
+    said = desired("Exchange", type="x-delayed-message", delayedType="topic")[0]
+    table = [{"name": "x-delayed-type", "string": "topic"}]
+    assert said.spec["arguments"] == {"x-delayed-type": "topic"}
+    for more in ({}, {"delayedType": "topic"}):
+        assert desired("Exchange", type="x-delayed-message", arguments=table, **more)[0] == said
+
+
 def test_exchange_has_identity_arguments_and_inline_settings() -> None:
     (found,) = desired(
         "Exchange",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.triage.jobs import JobKind, JobOrder, To
+from brokerd.server.messages.job_outcomes import Answer
 from brokerd.server.messages.job_run import Around
 from brokerd.server.messages.job_worker import JobWorker
 
@@ -80,8 +81,17 @@ class SimJobs:
             audit=self,
             alarm=lambda: "",
             clock_ms=lambda: 0,
+            outcomes=self,
             **parts,
         )
+
+    async def ask(self, uid: int, source: int, job: int) -> Answer | None:
+        """See job_outcomes.Asking: by the leader's machine, wherever that is."""
+        leader = self._broker.world._leader(uid)
+        if leader is None:
+            return None
+        machine = leader.host.machine_of(uid)
+        return Answer("q", machine.query_consumers(), machine.query_outcomes(source, job))
 
     def write(self, author: object, fields: object) -> None:
         """See audit.Audit."""
@@ -113,7 +123,9 @@ class SimJobs:
 
 
 def keep_moving(world: BrokerWorld) -> None:
-    """Start a job that moves the parked messages, again and again, and stop one now and then."""
+    """Start a job that moves the parked messages, or sends them back, again and again, and stop one
+    now and then.
+    """
     uid = world.parked
     assert uid is not None
     leader = world._leader(uid)
@@ -122,14 +134,18 @@ def keep_moving(world: BrokerWorld) -> None:
     if members and has_work:
         member = world.rng.choice(members)
         is_stop = world.is_chaotic and world.strikes(STOP_CHANCE)
-        member.enter(partial(_ask, world, member.broker, uid, is_stop))
+        kind = world.rng.choice((JobKind.MOVE, JobKind.REDRIVE))
+        canary = world.rng.choice((0, 3)) if kind is JobKind.REDRIVE else 0
+        source, target = world.queues[uid], world.queues[world.queues[uid].targets[0]]
+        order = JobOrder(kind, "/", source.name, to=To.QUEUE, target=target.name, canary=canary)
+        member.enter(partial(_ask, member.broker, uid, None if is_stop else order))
     world.kernel.after(START_MS, keep_moving, world)
 
 
-def _ask(world: BrokerWorld, broker: SimBroker, uid: int, is_stop: bool) -> None:
-    target = world.queues[world.queues[uid].targets[0]].name
-    source = world.queues[uid].name
-    order = JobOrder(JobKind.MOVE, "/", source, to=To.QUEUE, target=target)
+def _ask(broker: SimBroker, uid: int, order: JobOrder | None) -> None:
+    """None: the job is stopped."""
     client = broker.queue_client
-    text = json.dumps(order.as_json())
-    broker.spawn(client.stop_job(uid, "u") if is_stop else client.start_job(uid, text, "u"))
+    if order is None:
+        broker.spawn(client.stop_job(uid, "u"))
+    else:
+        broker.spawn(client.start_job(uid, json.dumps(order.as_json()), "u"))

@@ -198,6 +198,12 @@ def _settle_and_keep(machine: QueueMachine, meta: Any, command: Any) -> bytes:
     return _job_settle(machine, meta, command)
 
 
+def _forget_copies(machine: QueueMachine, meta: Any, command: Any) -> bytes:
+    """A new leader knows nothing of the copies that came under the last one."""
+    machine.watched = None
+    return _update_options(machine, meta, command)
+
+
 def _without_end(job: Job, ranges: Any) -> Any:
     """What came after the job's start is taken, too."""
     end, job.end = job.end, 1 << 62
@@ -370,6 +376,11 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     ),
     "moved-twice": ([(queue_machine._HANDLERS, Kind.JOB_SETTLE, _settle_and_keep)], "jobs", 20),
     "job-beyond-its-end": ([(Job, "may_take", _without_end)], "jobs", 20),
+    "outcomes-forgotten": (
+        [(queue_machine._HANDLERS, Kind.UPDATE_OPTIONS, _forget_copies)],
+        "jobs",
+        20,
+    ),
     "new-leader-delivers-at-once": (
         [(leaders._EFFECTS, effects.Deliver, _deliver_at_once)],
         "order",
@@ -428,6 +439,7 @@ CI = {
     "held-by-job-dropped",
     "moved-twice",
     "job-beyond-its-end",
+    "outcomes-forgotten",
     "delivery-count-reset",
     "reserves-beyond-credit",
     "unwritten-counts",

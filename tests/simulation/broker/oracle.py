@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from brokerd.core import annotations
+from brokerd.core.annotations import RedrivenFrom
 from brokerd.core.machine import Meta
 from brokerd.core.queue import client_sessions, effects, joined_settlements, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueView
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue.watched_copies import Became
 from brokerd.raft.messages import NodeId
 from tests.simulation.checkers import Violation
 
@@ -66,6 +69,8 @@ class Ledger:
     copies: int = 0
     #: Job -> the number at which it ends.
     job_ends: dict[int, int] = field(default_factory=dict)
+    #: number -> which message of which job of another queue a copy is of.
+    redriven: dict[int, RedrivenFrom] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -253,6 +258,9 @@ class Oracle:
             self.require(self._is_known(uid, body), f"queue {uid}: {body!r} is invented (G2)")
             ledger.messages[first + offset] = Place(body, index)
             ledger.numbers.setdefault(body, []).append(first + offset)
+            redriven = annotations.decode(content[3]).redriven
+            if redriven is not None:
+                ledger.redriven[first + offset] = redriven
             if view.first_sequence:
                 publisher, _, rest = body.partition(b"/")
                 sequence = int(rest.partition(b"/")[0])
@@ -357,6 +365,30 @@ class Oracle:
                 self._is_accounted(uid, body),
                 f"queue {uid}: confirmed {body[:20]!r} is lost (G1)",
             )
+
+    def judge_outcomes(self, uid: int, machine: QueueMachine) -> int:
+        """A queue at rest counts its copies of redrives as their consumers did; return how many it
+        still tells of.
+        """
+        ledger, seen = self.ledgers[uid], set()
+        expected: dict[tuple[int, int], list[int]] = {}
+        for number, copy in sorted(ledger.redriven.items()):
+            counts = expected.setdefault((copy.source, copy.job), [0] * len(Became))
+            became = Became.ACKNOWLEDGED if number in ledger.settled else Became.WAITING
+            if copy[:3] in seen:
+                became = Became.DUPLICATE
+            seen.add(copy[:3])
+            counts[became] += 1
+        told = 0
+        for (source, job), counts in expected.items():
+            groups = machine.query_outcomes(source, job)
+            if groups is not None:
+                sums = [sum(column) for column in zip(*groups.values(), strict=True)]
+                text = f"queue {uid}: outcomes of job {job} are {sums}, consumers say {counts}"
+                self.require(sums == counts, text)
+                told += sum(counts)
+        self.require(told or not expected, f"queue {uid} tells nothing of its copies")
+        return told
 
     def _is_accounted(self, uid: int, body: bytes) -> bool:
         ledger = self.ledgers[uid]

@@ -602,6 +602,10 @@ class BrokerWorld:
 
     def _examine(self) -> None:
         """All is at rest: see what else must hold."""
+        for uid in self.queues:
+            leader = self._leader(uid)
+            assert leader is not None
+            self.oracle.judge_outcomes(uid, leader.host.machine_of(uid))
 
     def _obstacle(self) -> str | None:
         """Return what is still in a queue, or who lags behind; None: all is at rest."""

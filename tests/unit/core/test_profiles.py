@@ -168,6 +168,7 @@ def test_the_default_is_rabbitmq_4_3_but_for_choices_of_our_own() -> None:
         "quorum_holders_are_consumers": (False, True),
         "quorum_conditional_delete": (True, False),
         "delays_bounded": (True, False),
+        "delivery_times": (True, False),
         "queues_stream_arguments": ("warn", "3.13"),
         "queues_master_locator": ("warn", "deny"),
         "queues_classic_consumer_timeout": (True, False),

@@ -45,6 +45,9 @@ def job(**more: Any) -> str:
         "acknowledged": 3,
         "died_again": 1,
         "waiting": 1,
+        "removed": 0,
+        "duplicates": 2,
+        "unknown": 0,
         "stayed": {"why\x07": 2},
     }
     row: Row = {
@@ -176,6 +179,23 @@ def test_a_dry_run_shows_targets_and_starts_nothing(member: Client) -> None:
     assert {name for name, _ in member.asked} == {"PreviewQueueJob"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), []),
+        (("--canary", "5"), ["Of each group 5 go first", "when one of those sent has died again"]),
+        (("--stop-after-deaths", "3"), ["when 3 of those sent have died again"]),
+    ],
+)
+def test_a_dry_run_says_what_stops_a_group(
+    member: Client, arguments: tuple[str, ...], said: list[str]
+) -> None:
+    member.pages = [preview()]
+    found = run(queue_jobs.redrive, "dlq", *arguments, "--dry-run")
+    assert all(text in found.stdout for text in said)
+    assert ("died again" in found.stdout) == bool(said)
+
+
 def test_a_dry_run_of_some_asks_for_what_is_left(member: Client) -> None:
     member.pages = [preview("t"), preview("u", 1)]
     found = run(queue_jobs.redrive, "dlq", "--max", "4", "--dry-run")
@@ -262,7 +282,7 @@ def test_a_deletion_shows_what_goes_and_asks(
 def test_a_job_is_waited_for_and_has_a_receipt(member: Client) -> None:
     member.jobs = [job(looked_at=8), job(state="done", ended_ms=5_000)]
     found = run(queue_jobs.redrive, "dlq", "--wait")
-    assert f"{FINGERPRINT}\t5\t3\t1\t1\t2" in found.stdout
+    assert f"{FINGERPRINT}\t5\t3\t1\t1\t0\t2\t0\t2" in found.stdout
     assert "2 stayed: why\\x07" in found.stdout
     assert [name for name, _ in member.asked] == ["StartQueueJob", *["ListQueueJobs"] * 2]
 

@@ -153,6 +153,7 @@ class MovingQueues:
             "memory_bytes": machine.memory_bytes(),
             "returned": found["ready"] - sum(count for _, count in machine.store.level_counts()),
             "publishers": len(machine.enqueuers),
+            "due_ms": -1,
             "priorities": len(machine.store.level_counts()),
             "head_ms": -1 if head is None else head,
             "used_ms": -1 if used is None else used,

@@ -1,4 +1,4 @@
-"""The page for people that shows a queue's messages, and their groups by what became of them.
+"""The page for people that shows a queue's messages, why they are there, and what its jobs did.
 
 It shows what the API answers (management/browse.py, queue_jobs.py), with the caller's rights, and
 changes nothing.
@@ -23,6 +23,9 @@ from brokerd.server.management.routes import Right, Route
 MESSAGES, BODY_BYTES, CHARACTERS_MAX, GROUPS_MAX = 20, 256, 80, 50
 _MESSAGE_HEADINGS = ("Number", "Enqueued", "Deliveries", "Exchange", "Routing key", "Body", "Bytes")
 _GROUP_HEADINGS = ("Fingerprint", "Messages", "Died again", "Why", "Published to", "What", "Last")
+_JOB_HEADINGS = ("Job", "Group", "Sent", "Acknowledged", "Died again", "Waiting", "Else", "Stayed")
+#: Groups of a job that are shown, the largest.
+JOB_GROUPS_MAX = 20
 
 
 async def _messages(call: Call) -> Answer:
@@ -33,17 +36,23 @@ async def _messages(call: Call) -> Answer:
             return await _problem(call, 404, f"There is no queue '{name}' in vhost '{call.vhost}'.")
         asked = Asked(call.vhost, name, count=MESSAGES, body_bytes=BODY_BYTES, page_token=token)
         found = await browse.messages(call, asked)
-        groups = None
+        groups, jobs = None, []
         if not token:
+            jobs = await queue_jobs.jobs(call)
             # A person waits for a second, not for all of a deep queue.
             groups = await queue_jobs.triage(call, TriageAsked(call.vhost, name), is_brief=True)
     except HttpError as error:
         return await _problem(call, error.status, f"This page cannot be shown: {error.reason}")
     here = f"/pages/queues/{segment(call.vhost)}/{segment(name)}"
-    tables = [("Next to be delivered", _MESSAGE_HEADINGS, _rows(found), "No messages are ready.")]
+    tables: list[tuple[Any, ...]] = [
+        ("Next to be delivered", _MESSAGE_HEADINGS, _rows(found), "No messages are ready.")
+    ]
     if groups is not None:
         lines = [_group(row) for row in groups["groups"][:GROUPS_MAX]]
         tables.insert(0, ("Why they are here", _GROUP_HEADINGS, lines, "No messages are ready."))
+    if jobs:
+        lines = [line for job in jobs for line in _job(job)]
+        tables.append(("What was taken out of it by jobs", _JOB_HEADINGS, lines, ""))
     more = found["next_page_token"]
     return await rendering.page(
         "messages.html",
@@ -109,6 +118,26 @@ def _group(row: Json) -> tuple[Any, ...]:
         " ".join(filter(None, (row.get("type"), row.get("exception")))),
         _time(row["last_seen_ms"]),
     )
+
+
+def _job(job: Json) -> list[tuple[Any, ...]]:
+    """Return a line for the whole job, and one for each group."""
+    why = f": {job['why']}" if job["why"] else ""
+    title = f"{job['kind']} {job['id']}, {job['state']}{why}"
+    groups = sorted(job["groups"].items(), key=lambda item: (-item[1]["sent"], item[0]))
+    lines = [("", name, *_outcomes(group)) for name, group in groups[:JOB_GROUPS_MAX]]
+    return [(title, "all", *_outcomes(job["total"])), *lines]
+
+
+def _outcomes(row: Json) -> tuple[Any, ...]:
+    rest = [f"{as_count(row[name])} {name}" for name in _RARE if row[name]]
+    stayed = [f"{as_count(count)} {reason}" for reason, count in sorted(row["stayed"].items())]
+    counts = (as_count(row[name]) for name in ("sent", "acknowledged", "died_again", "waiting"))
+    return (*counts, ", ".join(rest), ", ".join(stayed))
+
+
+#: Outcomes that are shown where there are some.
+_RARE = ("removed", "duplicates", "unknown")
 
 
 def _why(row: Json) -> str:

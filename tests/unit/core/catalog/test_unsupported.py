@@ -91,3 +91,19 @@ def test_all_that_is_here_is_taken_and_the_rest_is_listed() -> None:
 def test_without_skipping_nothing_is_left() -> None:
     wanted = definitions_json.operations(DEFINITIONS)
     assert unsupported.taken(wanted, skips=False) == (wanted, [])
+
+
+def test_a_delayed_exchange_is_taken_where_the_type_by_which_it_routes_is_here() -> None:
+    """As a RabbitMQ with the plug-in exports them, and its bindings with them."""
+    definitions = {
+        "exchanges": [
+            exchange("later", "x-delayed-message") | {"arguments": {"x-delayed-type": "topic"}},
+            exchange("odd", "x-delayed-message") | {"arguments": {"x-delayed-type": "x-rtopic"}},
+        ],
+        "queues": [queue("q", "quorum")],
+        "bindings": [binding("later", "q"), binding("odd", "q")],
+    }
+    found, left = unsupported.taken(definitions_json.operations(definitions), skips=True)
+    assert [name for kind, _, name, _ in found if kind == "exchange"] == ["later"]
+    assert [spec["source"] for kind, _, _, spec in found if kind == "binding"] == ["later"]
+    assert any("exchange type x-rtopic is not here" in line for line in left)

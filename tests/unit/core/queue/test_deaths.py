@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.core import annotations
-from brokerd.core.annotations import Annotations, Death
+from brokerd.core.annotations import Annotations, Death, RedrivenFrom
 from brokerd.core.queue import deaths
 
 
@@ -48,8 +48,10 @@ def test_the_golden_vector_of_two_queues() -> None:
 
 def test_a_death_takes_the_own_ttl_away_and_carries_the_delivery_count() -> None:
     """R-DLX-14, R-DLX-35; the earlier annotations are left alone"""
-    before = Annotations(ttl_ms=5, bcc=["b"], priority=3)
+    copy = RedrivenFrom(1, 2, 3, "0a")
+    before = Annotations(ttl_ms=5, bcc=["b"], priority=3, redriven=copy)
     after = died(before, "q", "delivery_limit", delivery_count=4)
+    assert after.redriven is None
     assert (after.ttl_ms, after.delivery_count, after.priority, after.bcc) == (None, 4, 3, ["b"])
     assert before.deaths == []
     assert annotations.decode(annotations.encode(after)) == after

@@ -28,8 +28,11 @@ def start(q: QueueDriver) -> int:
     return int(q.reply(queue_commands.encode_job_start("order", "ann"))["id"])
 
 
-def take(q: QueueDriver, *ranges: Range, job: int = 1, term: int = 1) -> list[list[int]]:
-    found: list[list[int]] = q.reply(queue_commands.encode_job_take(job, term, ranges))["taken"]
+def take(
+    q: QueueDriver, *ranges: Range, job: int = 1, term: int = 1, waiting: bool = False
+) -> list[list[int]]:
+    command = queue_commands.encode_job_take(job, term, ranges, waiting=waiting)
+    found: list[list[int]] = q.reply(command)["taken"]
     return found
 
 
@@ -472,6 +475,7 @@ def test_texts_have_bounds() -> None:
     [
         queue_commands.encode_job_start("o", "u"),
         queue_commands.encode_job_take(1, 1, [(0, 1)]),
+        queue_commands.encode_job_take(1, 1, [(0, 1)], waiting=True),
         queue_commands.encode_job_settle(1, 1, [(0, 1)], [], "p"),
         queue_commands.encode_job_stop("u"),
         queue_commands.encode_job_end(1, 1, "r"),

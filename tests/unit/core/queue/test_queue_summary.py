@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from brokerd.core.queue import queue_commands
 from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_summary import (
     FIGURES,
@@ -53,6 +54,24 @@ def test_what_is_delayed_is_in_the_queue() -> None:
     q.publish(b"one", b"two")
     q.requeue((0, 1), cause=ReturnCause.REJECT)
     assert (numbers(q)["delayed"], messages_of(q.machine.summary())) == (1, 2)
+    assert numbers(q)["due_ms"] == q.now_ms + 9
+
+
+def test_what_an_exchange_keeps_is_late_until_it_is_handed_on() -> None:
+    q = QueueDriver(
+        queue_type="quorum", dead_letter_exchange="d", at_least_once=True, holds_delayed=True
+    )
+    assert numbers(q)["due_ms"] == UNKNOWN
+    q.publish(content(delay_ms=100), content(delay_ms=900))
+    first = q.now_ms + 100
+    assert numbers(q)["due_ms"] == first
+    q.now_ms = first
+    q.send(q.machine.tick_command())
+    q.now_ms += 300
+    assert (numbers(q)["dl_pending"], numbers(q)["due_ms"]) == (1, first)
+    q.send(queue_commands.encode_dead_letters_checkout(9))
+    q.send(queue_commands.encode_dead_letters_settle([(0, 1)]))
+    assert (numbers(q)["dl_pending"], numbers(q)["due_ms"]) == (0, first + 800)
 
 
 def test_what_there_is_not_is_unknown() -> None:

@@ -20,6 +20,9 @@ from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.messages.dead_letter_publisher import (
+    DISK_ALARM,
+    DUE_PREFETCH,
+    TARGET,
     Addressed,
     DeadLetterPublisher,
     Pending,
@@ -296,3 +299,55 @@ async def test_what_purges_settings_and_ends_take_is_counted_by_its_cause() -> N
     worker.dropped(99, Dropped("admin", 1))
     counted = {cause: count for cause, count in rig.routing.dropped.totals.items() if count}
     assert counted == {"purge": 3, "policy": 3, "queue_expired": 6, "queue_deleted": 4}
+
+
+async def test_what_an_exchange_keeps_waits_for_a_disk_alarm_to_end_and_says_so() -> None:
+    rig = Rig()
+    is_on = True
+    tasks: list[asyncio.Task[None]] = []
+    publisher = DeadLetterPublisher(
+        rig.queues,
+        rig.client,
+        rig.routing,
+        Sender(),
+        lambda work: tasks.append(asyncio.create_task(work)),
+        lambda: is_on,
+    )
+    spec = {"type": "quorum", "durable": True, "auto_delete": False, "arguments": {}}
+    rig.catalog.put("queue", "amq.delayed.later", spec | {"settings": {}}, uid=8, members=["n1"])
+    kept = rig.catalog.view.queue("/", "amq.delayed.later")
+    assert kept is not None
+    rig.queues.by_uid[kept.uid] = kept
+    checked_out: list[int] = []
+
+    async def checkout(uid: int, count: int) -> None:
+        checked_out.append(count)
+
+    rig.client.take_dead_letters = checkout  # type: ignore[method-assign]
+    assert publisher.late_reason(kept.uid) == DISK_ALARM
+    publisher.wake(kept.uid)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert checked_out == []
+    is_on = False
+    publisher.wake(kept.uid)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert checked_out == [DUE_PREFETCH]
+    assert publisher.late_reason(kept.uid) == ""
+    publisher._workers[kept.uid].is_held_up = True
+    assert publisher.late_reason(kept.uid) == TARGET
+    publisher.stop(kept.uid)
+    await asyncio.gather(*tasks)
+    assert publisher.late_reason(kept.uid) == ""
+
+
+async def test_a_target_that_refuses_holds_a_worker_up() -> None:
+    rig = Rig()
+    rig.groups.refusing = set(rig.uids)
+    rig.worker._checkout = lambda known: asyncio.sleep(0, rig.letters)  # type: ignore[method-assign]
+    letters, has_room = await rig.worker._settle_some([])
+    assert (letters, has_room, rig.worker.is_held_up) == (rig.letters, False, True)
+    rig.groups.refusing = set()
+    assert await rig.worker._settle_some(letters) == ([], True)
+    assert not rig.worker.is_held_up

@@ -48,8 +48,8 @@ def way(catalog: CatalogDriver, content: Content, number: int = 5, **order: Any)
     source = catalog.view.queue("/", "dlq")
     assert source is not None
     fields = {"kind": JobKind.REDRIVE, "vhost": "/", "queue": "dlq"} | order
-    copies = Copies(routing, catalog.view, source, JobOrder(**fields))
-    return copies.way(StoredMessage(content, number), content)
+    copies = Copies(routing, catalog.view, source, JobOrder(**fields), 3)
+    return copies.way(StoredMessage(content, number), content, "0a")
 
 
 def sent(found: Way | str) -> tuple[Any, Any, Annotations]:
@@ -147,3 +147,19 @@ def test_what_has_no_target_stays_and_says_why(catalog: CatalogDriver) -> None:
     assert way(catalog, circle) == job_copies.IS_HERE
     nowhere = dead(deaths=DEATHS[:1], first_death=("rejected", "w", "gone"))
     assert way(catalog, nowhere, to=To.REPUBLISH) == job_copies.NO_EXCHANGE
+
+
+def test_a_copy_says_to_its_queue_which_message_of_which_job_it_is(catalog: CatalogDriver) -> None:
+    """Its annotations do; what is moved, or dies, is nobody's copy any more."""
+    found = way(catalog, dead())
+    assert isinstance(found, Way)
+    source = catalog.view.queue("/", "dlq")
+    assert source is not None
+    assert sent(found)[2].redriven == (source.uid, 3, 5, "0a")
+    moved = way(catalog, found.content, kind=JobKind.MOVE, to=To.QUEUE, target="other")
+    assert sent(moved)[2].redriven is None
+    assert sent(moved)[2].priority == 3
+    plain = dead()
+    moved = way(catalog, plain, kind=JobKind.MOVE, to=To.QUEUE, target="other")
+    assert isinstance(moved, Way)
+    assert moved.content[3] == plain[3]

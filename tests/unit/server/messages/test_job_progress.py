@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from brokerd.core.queue.queue_jobs import PROGRESS_CHARACTERS_MAX, Job
+from brokerd.core.triage import outcomes
+from brokerd.core.triage.gates import Gate
 from brokerd.core.triage.jobs import JobKind, JobOrder, JobState, To, status_of
 from brokerd.server.messages import job_progress
 from brokerd.server.messages.job_progress import JobProgress
@@ -76,3 +78,40 @@ def test_a_receipt_is_a_status_and_fits() -> None:
     text = progress.receipt(JobState.DONE, "", 2_000)
     assert len(text) <= PROGRESS_CHARACTERS_MAX
     assert status_of(json.loads(text)).groups == {}
+
+
+REDRIVE = JobOrder(JobKind.REDRIVE, "/", "q", canary=2)
+
+
+def test_another_worker_knows_targets_copies_and_what_was_decided() -> None:
+    order = json.dumps(REDRIVE.as_json())
+    progress = JobProgress(job(order=order))
+    progress.sent("a", [7, 8])
+    progress.sent("a", [8])
+    progress.decided["a"] = Gate.OPEN
+    following = JobProgress(job(order=order, gone=2, progress=progress.save()))
+    assert following.status.copies == {"a": 3}
+    assert set(following.status.targets) == {"7", "8"}
+    assert following.decided == {"a": Gate.OPEN}
+
+
+def test_a_receipt_that_is_too_long_keeps_the_sums_of_its_targets() -> None:
+    progress = JobProgress(job(order=json.dumps(REDRIVE.as_json())))
+    status = progress.status
+    for target in range(outcomes.TARGETS_MAX + 1):
+        for number in range(outcomes.GROUPS_MAX):
+            progress.sent(f"group {number}", [target])
+    for uid in status.targets:
+        outcomes.heard(status, uid, {name: [1, 0, 0, 0, 0] for name in status.groups})
+    outcomes.count(status, dict(status.copies))
+    known = outcomes.TARGETS_MAX * outcomes.GROUPS_MAX
+    text = progress.receipt(JobState.DONE, "", 2_000)
+    assert len(text) <= PROGRESS_CHARACTERS_MAX
+    receipt = status_of(json.loads(text))
+    # What became of copies at the last target is not asked.
+    assert (receipt.total.acknowledged, receipt.total.unknown) == (known, outcomes.GROUPS_MAX)
+    assert len(status.groups) == outcomes.GROUPS_MAX
+    outcomes.heard(receipt, "0", {"a": [9, 0, 0, 0, 0], "b": [0, 2, 0, 1, 0]})
+    outcomes.count(receipt, dict(receipt.copies))
+    assert receipt.total.acknowledged == known - outcomes.GROUPS_MAX + 9
+    assert (receipt.total.died_again, receipt.total.waiting, receipt.groups) == (2, 1, {})

@@ -1,4 +1,5 @@
-// amqplib against a broker: everything, recover, blocked. Used by test_node.py and nothing else.
+// amqplib against a broker: everything, recover, blocked, delayed. Used by test_other_languages.py and
+// test_delays.py.
 // Says "ready" when the test may do its part, and ends with status 0 when all held.
 'use strict';
 const assert = require('node:assert');
@@ -149,7 +150,54 @@ async function blocked() {
   await connection.close();
 }
 
-({ everything, recover, blocked })[scenario]().then(
+// x-delayed-message: each message comes once for each of its tries, none before its time, and the
+// header comes negated, so that a retry sets it anew.
+async function delayed() {
+  const COUNT = 200;
+  // The broker counts in whole milliseconds of its clock.
+  const GRAIN_MS = 1;
+  const connection = await amqp.connect(url);
+  const ch = await connection.createConfirmChannel();
+  const durable = { durable: true };
+  await ch.assertExchange('node.later', 'x-delayed-message', { ...durable, arguments: { 'x-delayed-type': 'direct' } });
+  await ch.assertQueue('node.due', { ...durable, arguments: { 'x-queue-type': 'quorum' } });
+  await ch.bindQueue('node.due', 'node.later', 'due');
+  const waiting = new Map();
+  const send = (number, attempt, delay) => {
+    waiting.set(`${number}.${attempt}`, { delay, from: performance.now() });
+    const headers = { 'x-delay': delay, attempt };
+    ch.publish('node.later', 'due', Buffer.from(String(number)), { persistent: true, headers });
+  };
+  for (let number = 0; number < COUNT; number++) send(number, 0, (number * 37) % 1000);
+  await ch.waitForConfirms();
+  await ch.prefetch(20);
+  const inbox = new Inbox();
+  const { consumerTag } = await ch.consume('node.due', (item) => inbox.put(item));
+  while (waiting.size) {
+    const item = await inbox.next(`the messages that wait: ${[...waiting.keys()]}`);
+    const number = Number(item.content);
+    const { 'x-delay': said, attempt } = item.properties.headers;
+    const key = `${number}.${attempt}`;
+    const sent = waiting.get(key);
+    assert.ok(sent, `${key} came twice`);
+    waiting.delete(key);
+    const took = performance.now() - sent.from;
+    assert.ok(took >= sent.delay - GRAIN_MS, `${key} came after ${took} ms of ${sent.delay}`);
+    assert.strictEqual(said, sent.delay ? -sent.delay : 0);
+    if (attempt < number % 3) {
+      send(number, attempt + 1, 100 * (attempt + 1));
+      await ch.waitForConfirms();
+    }
+    ch.ack(item);
+  }
+  await ch.cancel(consumerTag);
+  assert.strictEqual(inbox.items.length, 0, 'some came twice');
+  assert.strictEqual((await ch.checkQueue('node.due')).messageCount, 0);
+  await ch.deleteExchange('node.later', { ifUnused: false });
+  await connection.close();
+}
+
+({ everything, recover, blocked, delayed })[scenario]().then(
   () => { console.log('done'); process.exit(0); },
   (error) => { console.error(error); process.exit(1); },
 );

@@ -131,6 +131,12 @@ def was_sent_back(message: MessageView) -> bool:
     return REDRIVE_HEADER in (message.properties.headers or {})
 
 
+def client_reason_of(message: MessageView) -> str:
+    """Return why the consumer that had a message rejected it, as far as it said so."""
+    consumer = (message.properties.headers or {}).get(CONSUMER_HEADER)
+    return text_of(consumer, CONSUMER_REASON)[:KEPT_MAX] if isinstance(consumer, dict) else ""
+
+
 def _entries(headers: Headers) -> list[Mapping[str, object]]:
     found = headers.get("x-death")
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

@@ -147,11 +147,11 @@ class DeadLetterPublisher:
                     routing,
                     queue,
                     content,
-                    effect.reason,
-                    effect.now_ms // 1000,
-                    (effect.exchange, effect.routing_key),
-                    run,
-                    effect.certificate,
+                    reason=effect.reason,
+                    time_s=effect.now_ms // 1000,
+                    target=(effect.exchange, effect.routing_key),
+                    run=run,
+                    certificate=effect.certificate,
                 )
                 history = message_annotations.decode(letter[3]).deaths
                 names = [target.name for target in result.queues]
@@ -207,11 +207,11 @@ class DeadLetterPublisher:
             routing,
             queue,
             content,
-            letter.reason,
-            letter.time_s,
-            target,
-            letter.run,
-            letter.certificate,
+            reason=letter.reason,
+            time_s=letter.time_s,
+            target=target,
+            run=letter.run,
+            certificate=letter.certificate,
         )
         history = message_annotations.decode(dead[3]).deaths
         names = [each.name for each in result.queues]

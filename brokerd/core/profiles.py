@@ -40,7 +40,7 @@ class Profile:
     dlx_trust_client_x_death: bool = False
     #: R-DLX-23
     dlx_emit_last_death: bool = True
-    #: R-DLX-36: x-last-death-consumer
+    #: ADR 88: x-last-death-consumer
     dlx_emit_last_death_consumer: bool = True
     #: R-DLX-14
     dlx_original_expiration_only_on_expired: bool = False

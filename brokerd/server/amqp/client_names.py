@@ -1,4 +1,4 @@
-"""What an AMQP client says of itself, as certificates of death have it (R-DLX-36)."""
+"""What an AMQP client says of itself, as certificates of death have it (ADR 88)."""
 
 from __future__ import annotations
 

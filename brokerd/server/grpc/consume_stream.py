@@ -291,7 +291,7 @@ class ConsumeStream:
         )
 
     def _client(self) -> Client | None:
-        """Return who consumes, for what is said at a death (R-DLX-36); None: nothing is said."""
+        """Return who consumes, for what is said at a death (ADR 88); None: nothing is said."""
         if not self._services.messages.profile.dlx_emit_last_death_consumer:
             return None
         # "grpc-python/1.85.1 grpc-c/53.0.0 (linux; chttp2)"

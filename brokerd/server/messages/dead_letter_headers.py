@@ -67,7 +67,7 @@ def record_death(
     keys = deaths.keys(routing_key, copies, before.bcc, dead_letter_key)
     rendered = _rendered(profile, table, died, dead_letter_key is not None)
     if profile.dlx_emit_last_death_consumer:
-        # R-DLX-36: of this death only, and never a client's.
+        # ADR 88: of this death only, and never a client's.
         rendered.pop(histories.CONSUMER_HEADER, None)
         if certificate is not None:
             rendered[histories.CONSUMER_HEADER] = _consumer_table(certificate, run, reason)

@@ -1,4 +1,4 @@
-"""Which consumer had a dead letter: AMQP and gRPC, and members that are killed (R-DLX-36)."""
+"""Which consumer had a dead letter: AMQP and gRPC, and members that are killed (ADR 88)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def named(member: Member, name: str) -> pika.BlockingConnection:
 def test_a_client_that_rejects_is_named(
     channel: Any, member: Member, arguments: dict[str, str]
 ) -> None:
-    """R-DLX-36: by its own name, with product and version; consumers and gets."""
+    """ADR 88: by its own name, with product and version; consumers and gets."""
     channel.queue_declare("w", durable=True, arguments=arguments)
     channel.basic_publish("", "w", b"bad")
     connection = named(member, "billing\x1b[31m-7")
@@ -89,7 +89,7 @@ def test_a_client_that_rejects_is_named(
 
 
 def test_a_message_that_ends_its_consumers_says_so(channel: Any, member: Member) -> None:
-    """R-DLX-36, R-DL-2: the last connection that was lost with it."""
+    """ADR 88, R-DL-2: the last connection that was lost with it."""
     channel.queue_declare(
         "w", durable=True, arguments={**DEAD, "x-queue-type": "quorum", "x-delivery-limit": 1}
     )
@@ -105,7 +105,7 @@ def test_a_message_that_ends_its_consumers_says_so(channel: Any, member: Member)
 
 
 def test_a_grpc_client_says_why_and_triage_shows_it(channel: Any, member: Member) -> None:
-    """R-DLX-36: what is longer than 255 bytes is cut."""
+    """ADR 88: what is longer than 255 bytes is cut."""
     channel.queue_declare("w", durable=True, arguments=AT_LEAST_ONCE)
     channel.basic_publish("", "w", b"bad")
     call = Client(member.grpc_port).consume(queue="w", credit=1)
@@ -131,7 +131,7 @@ def test_a_grpc_client_says_why_and_triage_shows_it(channel: Any, member: Member
 
 
 def test_it_outlives_the_leader_of_its_queue(tmp_path: Path) -> None:
-    """R-DLX-36, R-ALO-10: the letter and the consumer are replicated with their queue."""
+    """ADR 88, R-ALO-10: the letter and the consumer are replicated with their queue."""
     with cluster(tmp_path, 3) as members:
         connection = named(members[0], "billing-7")
         channel = connection.channel()

@@ -1,4 +1,4 @@
-"""Who had a message when it died: what the queue machine says about it (R-DLX-36)."""
+"""Who had a message when it died: what the queue machine says about it (ADR 88)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def restored(q: QueueDriver) -> None:
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_a_rejected_message_says_who_had_it_and_for_how_long(queue_type: str) -> None:
-    """R-DLX-36"""
+    """ADR 88"""
     q = naming(queue_type)
     q.consume(prefetch=2, client=WORKER)
     q.fill(2)
@@ -70,7 +70,7 @@ def test_a_rejected_message_says_who_had_it_and_for_how_long(queue_type: str) ->
     "options", [{"names_consumers": False}, {"dead_letter_exchange": None}], ids=str
 )
 def test_nothing_is_kept_where_nothing_is_said(queue_type: str, options: dict[str, Any]) -> None:
-    """R-DLX-36: profiles of RabbitMQ, and queues without a dead letter exchange: messages of one
+    """ADR 88: profiles of RabbitMQ, and queues without a dead letter exchange: messages of one
     entry stay one span, whenever they were taken.
     """
     q = naming(queue_type, **options)
@@ -85,7 +85,7 @@ def test_nothing_is_kept_where_nothing_is_said(queue_type: str, options: dict[st
 
 
 def test_what_was_taken_before_there_was_an_exchange_has_been_held_for_an_unknown_time() -> None:
-    """R-DLX-36, R-DLX-8"""
+    """ADR 88, R-DLX-8"""
     q = naming(dead_letter_exchange=None)
     q.consume(prefetch=1, client=WORKER)
     q.fill(1)
@@ -95,7 +95,7 @@ def test_what_was_taken_before_there_was_an_exchange_has_been_held_for_an_unknow
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_letters_of_one_command_keep_their_order_whatever_is_said_of_them(queue_type: str) -> None:
-    """R-DLX-20, R-DLX-36: equal ones in a row are one group."""
+    """R-DLX-20, ADR 88: equal ones in a row are one group."""
     q = naming(queue_type)
     q.consume(prefetch=2, client=WORKER)
     q.fill(4)
@@ -113,7 +113,7 @@ def test_letters_of_one_command_keep_their_order_whatever_is_said_of_them(queue_
 
 
 def test_a_message_that_comes_back_begins_anew() -> None:
-    """R-DLX-36: for how long the last consumer had it counts, by its own name."""
+    """ADR 88: for how long the last consumer had it counts, by its own name."""
     q = naming()
     q.consume("a", prefetch=1, client=WORKER)
     q.fill(1)
@@ -133,7 +133,7 @@ def limited(**options: Any) -> QueueDriver:
 
 
 def test_the_delivery_limit_says_who_had_it_last_and_why() -> None:
-    """R-DLX-36, R-DL-3"""
+    """ADR 88, R-DL-3"""
     q = limited()
     q.consume(prefetch=1, client=WORKER)
     q.fill(1)
@@ -144,7 +144,7 @@ def test_the_delivery_limit_says_who_had_it_last_and_why() -> None:
 
 
 def test_a_lost_channel_says_whose_it_was_also_of_what_it_got() -> None:
-    """R-DLX-36, R-DL-2: only the getter has no checkout that says who it is."""
+    """ADR 88, R-DL-2: only the getter has no checkout that says who it is."""
     q = limited()
     q.consume(prefetch=1, client=WORKER)
     q.fill(2)
@@ -160,7 +160,7 @@ def test_a_lost_channel_says_whose_it_was_also_of_what_it_got() -> None:
 
 @pytest.mark.parametrize("is_restart", [True, False])
 def test_a_lost_member_says_so(is_restart: bool) -> None:
-    """R-DLX-36, R-QQ-16"""
+    """ADR 88, R-QQ-16"""
     q = naming(delivery_limit=0, disconnected_timeout_ms=100)
     q.consume(prefetch=1, client=WORKER)
     q.fill(1)
@@ -176,7 +176,7 @@ def test_a_lost_member_says_so(is_restart: bool) -> None:
 
 
 def test_a_consumer_that_is_too_slow_says_so() -> None:
-    """R-DLX-36, R-QQ-22: the time is exact, though the timeout is not."""
+    """ADR 88, R-QQ-22: the time is exact, though the timeout is not."""
     q = naming(delivery_limit=0, consumer_timeout_ms=6_400)
     q.now_ms = 1_001
     q.consume(prefetch=1, client=WORKER)
@@ -186,7 +186,7 @@ def test_a_consumer_that_is_too_slow_says_so() -> None:
 
 
 def test_what_no_client_was_sent_returns_without_a_word() -> None:
-    """R-DLX-36, ADR 69"""
+    """ADR 88, ADR 69"""
     q = limited()
     q.consume(prefetch=2, client=WORKER)
     q.fill(2)
@@ -198,7 +198,7 @@ def test_what_no_client_was_sent_returns_without_a_word() -> None:
 
 
 def test_what_expires_or_is_dropped_in_the_queue_has_no_consumer() -> None:
-    """R-DLX-36"""
+    """ADR 88"""
     q = naming("classic", max_length=1, message_ttl_ms=10)
     outcome = q.fill(2)
     assert said(outcome) == [(None, [0])]
@@ -210,7 +210,7 @@ def at_least_once() -> QueueDriver:
 
 
 def test_letters_that_wait_keep_it_in_parts_and_through_snapshots() -> None:
-    """R-DLX-36, R-ALO-3"""
+    """ADR 88, R-ALO-3"""
     q = at_least_once()
     q.consume(prefetch=4, client=WORKER)
     q.fill(4)
@@ -249,7 +249,7 @@ def old_snapshot(q: QueueDriver) -> bytes:
 
 
 def test_a_snapshot_of_before_is_read() -> None:
-    """R-DLX-36"""
+    """ADR 88"""
     q = at_least_once()
     q.consume(prefetch=2, client=WORKER)
     q.fill(2)
@@ -302,14 +302,14 @@ def test_what_a_client_says_of_itself_is_bounded_and_harmless() -> None:
 
 
 def test_a_reason_is_cut_between_characters() -> None:
-    """R-DLX-36"""
+    """ADR 88"""
     reason = certificates.plain_reason("a" + "\u00e9" * 1_000)
     assert reason == "a" + "\u00e9" * ((REASON_BYTES_MAX - 1) // 2)
     assert certificates.plain_reason(HOSTILE).isprintable()
 
 
 def test_a_queue_does_not_believe_that_a_member_has_cut_it() -> None:
-    """R-DLX-36: what is in a log is bounded, whoever wrote it."""
+    """ADR 88: what is in a log is bounded, whoever wrote it."""
     q = naming()
     q.consume(prefetch=1, client=Client(HOSTILE, "p" * 999, "v"))
     q.fill(1)

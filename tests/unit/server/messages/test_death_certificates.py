@@ -1,4 +1,4 @@
-"""x-last-death-consumer as clients read it, from certificates of the queue machine (R-DLX-36)."""
+"""x-last-death-consumer as clients read it, from certificates of the queue machine (ADR 88)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def headers_after(
 
 
 def test_it_is_a_table_beside_x_death() -> None:
-    """R-DLX-36"""
+    """ADR 88"""
     found = headers_after(WHOLE)
     assert found[HEADER] == {
         "connection": "billing-7",
@@ -64,7 +64,7 @@ def test_it_is_a_table_beside_x_death() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_what_came_back_is_counted_already() -> None:
-    """R-DLX-36"""
+    """ADR 88"""
     found = headers_after(Certificate(None, "", None, "lost", ""), "delivery_limit")
     assert found[HEADER] == {"consumer-tag": "", "attempts": 2, "outcome": "lost"}
 
@@ -76,13 +76,13 @@ FORGED = BasicProperties(headers={HEADER: {"client": "another"}}).encode()
 def test_what_a_client_or_an_earlier_death_has_set_does_not_stay(
     certificate: Certificate | None,
 ) -> None:
-    """R-DLX-36, R-DLX-25"""
+    """ADR 88, R-DLX-25"""
     found = headers_after(certificate, "rejected" if certificate else "expired", FORGED)
     assert found.get(HEADER, {}).get("client") == (certificate and "pika 1.3.2")
 
 
 @pytest.mark.parametrize("version", ["rabbitmq-4.3", "rabbitmq-3.13", "rabbitmq-3.10"])
 def test_rabbitmqs_profiles_have_none_and_leave_a_clients_alone(version: str) -> None:
-    """R-DLX-36, R-DLX-15"""
+    """ADR 88, R-DLX-15"""
     assert HEADER not in headers_after(WHOLE, version=version)
     assert headers_after(None, header=FORGED, version=version)[HEADER] == {"client": "another"}

@@ -173,7 +173,7 @@ def operations(made: ChannelStream) -> list[tuple[Callable[[], object], int]]:
 
 
 def test_only_what_was_got_says_whose_it_was() -> None:
-    """R-DLX-36: queues know the clients of consumers; what is accepted needs no name."""
+    """ADR 88: queues know the clients of consumers; what is accepted needs no name."""
     groups = Groups()
     client = Client("billing-7", "pika", "1.3.2")
     made = ChannelStream(turn(groups, "n", 1), 5, client=client)

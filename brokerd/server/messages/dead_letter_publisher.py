@@ -308,11 +308,11 @@ class DeadLetterPublisher:
                 uid,
                 self._queues,
                 self._client,
-                self._sender.next_uid(),
-                self._routing,
-                partial(self._addressed, uid),
-                pace,
-                waits,
+                channel=self._sender.next_uid(),
+                counting=self._routing,
+                addressed=partial(self._addressed, uid),
+                pace=pace,
+                waits=waits,
             )
             self._spawn(worker.run())
         worker.wake()

@@ -26,6 +26,7 @@ REFERENCE ?= rabbitmq
 AWAY_SECONDS ?= 15
 FAULT_SEEDS ?= 30
 KILL_EVERY ?= 1
+LETTERS ?= 1000000
 DECODER_SECONDS ?= 1800
 IMAGES ?= 5000000
 RELEASE ?= HEAD
@@ -163,6 +164,9 @@ kill-nightly: setup ## KILLS=N of members under load, WRITER_KILLS=N of the writ
 	@status=0; $(BIN)/python -m tests.integration.wal_kill --rounds $(WRITER_KILLS) || status=1; \
 	$(BIN)/python -m tests.chaos.kills --rounds $(KILLS) --seed $(FIRST_SEED) || status=1; exit $$status
 
+redrive-nightly: setup ## LETTERS=N: dead letters go back while leaders are killed, and each is counted
+	@$(BIN)/python -m tests.integration.redrive_kills --letters $(LETTERS)
+
 chaos-nightly: setup ## CHAOS_SECONDS=N for each of 32 configurations, BROKERS="brokerd rabbitmq" (root)
 	@$(BIN)/python -m tests.chaos.run --matrix --broker $(BROKERS) --seconds $(CHAOS_SECONDS) --seed $(FIRST_SEED)
 
@@ -244,4 +248,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: compiled test-compiled telemetry-load telemetry-kills federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly home-down fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly
+.PHONY: compiled test-compiled telemetry-load telemetry-kills federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly redrive-nightly chaos-nightly home-down fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.cluster.errors import GroupGone
-from brokerd.core.catalog import names, refusals
+from brokerd.core.catalog import delayed_type, names, refusals
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.triage import outcomes
 from brokerd.core.triage.jobs import JobError, JobState, JobStatus, To, order_of, status_of
@@ -244,6 +244,13 @@ class Jobs:
             if record is None:
                 resource = names.resource("exchange", vhost, exchange)
                 raise JobRefused(refusals.not_found(f"no {resource}"))
+            if record.type == delayed_type.TYPE and (order.canary or order.stop_after_deaths):
+                text = (
+                    f"target: exchange '{exchange}' delays messages, and what becomes of them "
+                    "there is not known: leave canary and stop_after_deaths out, or name another "
+                    "target"
+                )
+                raise JobRefused(refusals.precondition_failed(text))
             if order.routing_key is not None:
                 refused = access.check_topic("write", record, [order.routing_key])
         if refused is not None:

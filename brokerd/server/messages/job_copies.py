@@ -42,6 +42,8 @@ IS_HERE = "goes to this queue"
 NO_ROUTE = "no route"
 NO_EXCHANGE = "no such exchange"
 ORIGIN_GONE = "origin is gone"
+#: Nothing is known of copies there (ADR 87): canaries would be replaced by others for ever.
+DELAYS = "an exchange would delay it, where its deaths are not seen"
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,6 +102,8 @@ class Copies:
         if any(queue.uid == self._source.uid for queue in result.queues):
             # It would be behind the end of the job: a message that goes round in a circle.
             return IS_HERE
+        if result.delays and (self._order.canary or self._order.stop_after_deaths):
+            return DELAYS
         return Way(address, sent, result, result.queues)
 
     def _address(self, message: StoredMessage) -> Address | str:

@@ -10,6 +10,7 @@ from brokerd.amqp import properties
 from brokerd.amqp.properties import BasicProperties
 from brokerd.core import annotations
 from brokerd.core.annotations import Annotations, Death
+from brokerd.core.catalog import delayed_type, names
 from brokerd.core.message import Content
 from brokerd.core.triage.jobs import JobKind, JobOrder, To
 from brokerd.server.messages import job_copies
@@ -18,6 +19,7 @@ from brokerd.server.messages.message_view import StoredMessage
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes
 
+QUEUE = {"type": "quorum", "durable": True, "auto_delete": False, "arguments": {}, "settings": {}}
 DEATHS = [
     Death("w", "rejected", 1, 7, "shop", ["order.new", "copy"], None),
     Death("first", "expired", 1, 5, "", ["first"], "060"),
@@ -147,6 +149,22 @@ def test_what_has_no_target_stays_and_says_why(catalog: CatalogDriver) -> None:
     assert way(catalog, circle) == job_copies.IS_HERE
     nowhere = dead(deaths=DEATHS[:1], first_death=("rejected", "w", "gone"))
     assert way(catalog, nowhere, to=To.REPUBLISH) == job_copies.NO_EXCHANGE
+
+
+@pytest.mark.parametrize("guard", ["canary", "stop_after_deaths"])
+def test_what_would_be_delayed_stays_where_its_death_is_to_be_seen(
+    catalog: CatalogDriver, guard: str
+) -> None:
+    """Also behind a binding: the order's own target may be of another type."""
+    catalog.put("queue", names.delayed_queue("later"), QUEUE, uid=8, members=["n1"])
+    catalog.exchange("later", delayed_type.TYPE, arguments={delayed_type.DELAYED_TYPE: "fanout"})
+    catalog.bind("later", "w")
+    catalog.exchange("front", "fanout")
+    catalog.bind("front", "later", kind="exchange")
+    to = {"to": To.EXCHANGE, "target": "front"}
+    assert way(catalog, dead({"x-delay": 5}), **to, **{guard: 1}) == job_copies.DELAYS
+    assert isinstance(way(catalog, dead({"x-delay": 5}), **to), Way)
+    assert isinstance(way(catalog, dead(), **to, **{guard: 1}), Way)
 
 
 def test_a_copy_says_to_its_queue_which_message_of_which_job_it_is(catalog: CatalogDriver) -> None:

@@ -40,6 +40,8 @@ class Profile:
     dlx_trust_client_x_death: bool = False
     #: R-DLX-23
     dlx_emit_last_death: bool = True
+    #: ADR 88: x-last-death-consumer
+    dlx_emit_last_death_consumer: bool = True
     #: R-DLX-14
     dlx_original_expiration_only_on_expired: bool = False
     #: R-DLX-35: failures of a dead letter count on in the queue that it goes to
@@ -141,6 +143,7 @@ class Profile:
 
 _RABBITMQ_4_3 = {
     "ae_warn_missing": False,
+    "dlx_emit_last_death_consumer": False,
     "replies_return_undelivered": False,
     "quorum_delivery_count_mode": "4.3",
     "quorum_holders_are_consumers": True,
@@ -163,6 +166,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "dlx_strip_cc_on_rk": True,
     "dlx_trust_client_x_death": True,
     "dlx_emit_last_death": False,
+    "dlx_emit_last_death_consumer": False,
     "dlx_carry_counts": False,
     "quorum_delivery_count_mode": "3.x",
     "quorum_default_delivery_limit": None,

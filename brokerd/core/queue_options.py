@@ -62,6 +62,8 @@ class QueueOptions:
     reroute_overflow: bool = False
     #: The queue of an exchange that delays messages: each becomes a dead letter when it is due.
     holds_delayed: bool = False
+    #: What dies says which consumer had it, where there is a dead letter exchange.
+    names_consumers: bool = False
 
     def letters_target(self) -> tuple[str | None, str | None]:
         """Return exchange and routing key of dead letters that wait (R-ALO-9)."""

@@ -22,13 +22,14 @@ Row = dict[str, Any]
 
 COLUMNS = (
     *("fingerprint", "messages", "sent_back", "reason", "first_queue", "last_queue"),
-    *("exchange", "routing_key", "type", "exception", "client", "framework", "told_by"),
+    *("exchange", "routing_key", "type", "exception", "client", "client_reason"),
+    *("framework", "told_by"),
     *("first_seen", "last_seen", "example", "bytes"),
 )
 #: A person's table, which has to fit into a terminal.
 _SHORT = (
     *("fingerprint", "messages", "sent_back", "why", "published_to", "what", "client"),
-    *("last", "example"),
+    *("client_reason", "last", "example"),
 )
 #: What it leaves out where the terminal has fewer columns than this.
 _WIDE_COLUMNS, _WIDE_ONLY = 100, frozenset(("last", "example"))

@@ -23,7 +23,12 @@ from tests.rabbitmq_node import PROMETHEUS, rabbit_node
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics-rabbitmq.md"
 #: Families that 3.10 does not know, brokerd's own among them, and what it does not have in others.
-NEWER = {"queue_delivery_metrics", "exchange_bindings", "queue_traffic_metrics"}
+NEWER = {
+    "queue_delivery_metrics",
+    "exchange_bindings",
+    "queue_traffic_metrics",
+    "exchange_delayed_metrics",
+}
 #: A gauge whose name is RabbitMQ's and ends as no gauge's should.
 RABBITMQS = "rabbitmq_unreachable_cluster_peers_count"
 NEWER_NAMES = {"rabbitmq_detailed_queue_info"}

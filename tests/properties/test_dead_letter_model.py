@@ -126,7 +126,7 @@ class World:
         queue = self.catalog.found(name)
         target = (letter.exchange, letter.routing_key)
         dead, result = record_death(
-            self.routing, queue, content, letter.reason, 1, target, run.delivery_count
+            self.routing, queue, content, letter.reason, 1, target, run, letter.certificate
         )
         shown = [
             ((entry["queue"], entry["reason"]), entry["count"])

@@ -6,6 +6,7 @@ At least STEPS commands are tried in one run, over all kinds of queues.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ from brokerd.core.queue import (
     ready_spans,
     settling_gets,
 )
+from brokerd.core.queue.certificates import Certificate, Client
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
@@ -119,6 +121,10 @@ OPTIONS: list[dict[str, Any]] = [
 STEPS = int(os.environ.get("QUEUE_STEPS", "50000"))
 
 
+def client_of(who: ConsumerId) -> Client:
+    return Client(f"channel {who.channel}", who.tag, "1")
+
+
 class QueueAgainstModel(RuleBasedStateMachine):
     """Every message is where the effects say it is, and nowhere else.
 
@@ -149,6 +155,11 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.seen: set[int] = set()
         #: number -> when its holder got it
         self.taken_ms: dict[int, int] = {}
+        #: number -> who had it last
+        self.last_holder: dict[int, ConsumerId] = {}
+        #: What dies says who had it; whether the time is known, since there was an exchange from
+        #: the start.
+        self.names_consumers = self.knows_times = False
         #: Numbers that have left for an exchange.
         self.gone: set[int] = set()
         #: Of consumers that have some: how many more they were granted than they were handed out.
@@ -233,12 +244,31 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def hold(self, number: int, who: ConsumerId) -> None:
         self.held[number] = who
         self.taken_ms[number] = self.meta.now_ms
+        self.last_holder[number] = who
+
+    def see_certificate(
+        self, certificate: Certificate | None, reason: str, of: Iterable[int], died_ms: int
+    ) -> None:
+        """ADR 88: who had it, with its client, and for how long."""
+        if not self.names_consumers or reason not in ("rejected", "delivery_limit"):
+            assert certificate is None
+            return
+        assert certificate is not None
+        for number in of:
+            assert certificate.tag == self.last_holder[number].tag
+            known = None if not certificate.tag else client_of(self.last_holder[number])
+            assert certificate.client == known
+            held_ms = died_ms - self.taken_ms[number]
+            assert certificate.held_ms == held_ms or not self.knows_times
 
     def see_leaving(self, outcome: Outcome) -> None:
         """What went to an exchange never comes back, and goes once."""
         for effect in outcome.effects:
             if isinstance(effect, effects.DeadLetter):
                 self.sent_on += sum(run.length for run in effect.runs)
+                self.see_certificate(
+                    effect.certificate, effect.reason, numbers(effect.runs), effect.now_ms
+                )
             if isinstance(effect, effects.DeadLetter | effects.Reroute):
                 if self.machine.options.overflow == "reject-publish-dlx":
                     # Refused messages have no numbers of their own.
@@ -294,10 +324,17 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     # -- rules
 
-    @initialize(options=st.sampled_from(OPTIONS), are_copies=st.booleans())
-    def choose_options(self, options: dict[str, Any], are_copies: bool = False) -> None:
+    @initialize(
+        options=st.sampled_from(OPTIONS), are_copies=st.booleans(), names_consumers=st.booleans()
+    )
+    def choose_options(
+        self, options: dict[str, Any], are_copies: bool = False, names_consumers: bool = False
+    ) -> None:
         self.are_copies = are_copies
-        self.apply(queue_commands.encode_update_options(QueueOptions(**options)))
+        self.names_consumers = names_consumers
+        self.knows_times = "dead_letter_exchange" in options
+        chosen = QueueOptions(**options, names_consumers=names_consumers)
+        self.apply(queue_commands.encode_update_options(chosen))
         # Something is in hand from the start, or most examples would end before it came to that.
         self.checkout(1, "a", 5, False, 0)
         self.enqueue(1, [2, 0, 4, 0, 6], None, 0, 0)
@@ -430,7 +467,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.credit.pop(who, None)
         if credit is not None:
             self.credit[who] = credit
-        checkout = Checkout(who, prefetch, no_ack, False, priority, "u", credit=credit)
+        checkout = Checkout(
+            who, prefetch, no_ack, False, priority, "u", credit=credit, client=client_of(who)
+        )
         self.apply(queue_commands.encode_checkout(checkout))
 
     @rule(data=st.data(), credit=st.integers(0, 4), drains=st.booleans())
@@ -441,7 +480,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for row in rows:
             self.credit[who] += credit
             settings = (row["prefetch"], row["no_ack"], False, row["priority"], "u")
-            checkout = Checkout(who, *settings, credit=credit, drains=drains)
+            checkout = Checkout(who, *settings, credit=credit, drains=drains, client=client_of(who))
             outcome = self.apply(queue_commands.encode_checkout(checkout))
             if drains:
                 left = queue_commands.decode_reply(outcome.reply)["credit"]
@@ -588,6 +627,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             letters_routing_key=None,
         )
         before = self.machine.overview()
+        self.knows_times = self.knows_times and exchange is not None
         self.apply(queue_commands.encode_update_options(options))
         after = self.machine.overview()
         grown = after["counters"]["dl_out"] - before["counters"]["dl_out"]
@@ -696,6 +736,12 @@ class QueueAgainstModel(RuleBasedStateMachine):
             self.dropped,
         ), "another message died of the delivery limit, or did not"
         assert view == self.replica.overview()
+
+    @invariant()
+    def letters_say_who_had_them(self) -> None:
+        for letter in self.machine.letters:
+            of = range(letter.first, letter.end)
+            self.see_certificate(letter.certificate, letter.reason, of, letter.time_ms)
 
     @invariant()
     def outcomes_are_those_of_the_books(self) -> None:

@@ -388,6 +388,7 @@ def effective_queue_options(
         alternate_exchange=values.get("queue-alternate-exchange") if profile.queue_ae else None,
         orphan_scope=profile.mrg_orphan_scope,
         reroute_overflow=profile.mrg_reroute_overflow,
+        names_consumers=profile.dlx_emit_last_death_consumer,
     )
     return kept(options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brokerd.core.queue.certificates import Client
 from brokerd.core.queue.effects import ConsumerId
 
 
@@ -46,3 +47,5 @@ class Checkout:
     credit: int | None = None
     #: What is ready is handed out, up to the credit; what is left of that is withdrawn.
     drains: bool = False
+    #: For what is said at a death of its messages; None: nothing is.
+    client: Client | None = None

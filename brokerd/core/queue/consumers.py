@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from brokerd.core.queue.certificates import Client
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_store import Span
 from brokerd.core.ranges import Pieces
@@ -36,6 +37,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "client",
         "credit",
         "exclusive",
         "held",
@@ -58,6 +60,8 @@ class Consumer:
         self.exclusive = False
         self.priority = 0
         self.user = ""
+        #: For certificates of death; None: not known.
+        self.client: Client | None = None
         #: Its own consumer timeout (R-QQ-22).
         self.timeout_ms: int | None = None
         #: How many more it may be handed out, whatever it settles; None: no such limit.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from brokerd.core.message import Range
+from brokerd.core.queue.certificates import Certificate
 from brokerd.core.queue.queue_store import Span
 from brokerd.core.ranges import Pieces
 
@@ -28,6 +29,8 @@ class DeadSpan:
     reason: str
     time_ms: int
     order: int
+    #: Who had them; None: no consumer, or it is not said.
+    certificate: Certificate | None = None
     first: int = 0
     end: int = 0
 
@@ -36,7 +39,8 @@ class DeadSpan:
 
     def part(self, first: int, end: int) -> DeadSpan:
         """Return a letter of some of these messages."""
-        return DeadSpan(self.span.part(first, end), self.reason, self.time_ms, self.order)
+        span = self.span.part(first, end)
+        return DeadSpan(span, self.reason, self.time_ms, self.order, self.certificate)
 
     def joins(self, following: DeadSpan) -> bool:
         """Never: letters are settled as they were checked out."""
@@ -60,10 +64,13 @@ class DeadLetters:
         self.size_bytes = 0
         self.next_order = 1
 
-    def add(self, spans: list[Span], reason: str, time_ms: int) -> None:
+    def add(
+        self, spans: list[Span], reason: str, time_ms: int, certificate: Certificate | None = None
+    ) -> None:
         """Messages died, in this order."""
         for span in spans:
-            self.restore(DeadSpan(span, reason, time_ms, self.next_order), taken=False)
+            letter = DeadSpan(span, reason, time_ms, self.next_order, certificate)
+            self.restore(letter, taken=False)
 
     def restore(self, letter: DeadSpan, taken: bool) -> None:
         """Put a letter of a snapshot (or a new one) at the end."""

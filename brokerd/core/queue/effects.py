@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.core.message import Range
+from brokerd.core.queue.certificates import Certificate
 
 
 class ConsumerId(NamedTuple):
@@ -68,6 +69,8 @@ class DeadLetter:
     routing_key: str | None
     runs: list[Run]
     now_ms: int
+    #: Who had them; None: no consumer, or it is not said.
+    certificate: Certificate | None = None
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from brokerd.core.message import Range
+from brokerd.core.queue.certificates import NO_DETAILS, Client, Details
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue_options import QueueOptions
@@ -91,15 +92,27 @@ _ONE_PAIR = struct.Struct("<IQQ")
 
 
 def encode_ranges(
-    kind: Kind, consumer: ConsumerId, ranges: Sequence[Range], cause: int = 0
+    kind: Kind,
+    consumer: ConsumerId,
+    ranges: Sequence[Range],
+    cause: int = 0,
+    details: Details = NO_DETAILS,
 ) -> bytes:
-    """Encode SETTLE, RETURN (with a ReturnCause) or DISCARD of number ranges [low, high)."""
+    """Encode SETTLE, RETURN (with a ReturnCause) or DISCARD of number ranges [low, high).
+
+    details: of the last two.
+    """
     head = _ranges_head(kind, consumer, cause)
+    tail = b"" if details == NO_DETAILS else _details(details)
     if len(ranges) == 1:
         low, high = ranges[0]
-        return head + _ONE_PAIR.pack(1, low, high)
+        return head + _ONE_PAIR.pack(1, low, high) + tail
     flat = [number for pair in ranges for number in pair]
-    return head + struct.pack(f"<I{len(flat)}Q", len(ranges), *flat)
+    return head + struct.pack(f"<I{len(flat)}Q", len(ranges), *flat) + tail
+
+
+def _details(details: Details) -> bytes:
+    return json.dumps(details, separators=(",", ":")).encode()
 
 
 @lru_cache(CONSUMERS_KEPT)
@@ -123,6 +136,14 @@ def decode_ranges(data: bytes) -> tuple[ConsumerId, list[Range], int]:
     return consumer, list(zip(flat[::2], flat[1::2], strict=True)), cause
 
 
+def decode_details(data: bytes) -> Any:
+    """Return what stands behind the ranges, as JSON has it; None: nothing."""
+    at = 5 + data[3] + data[4] + _U64x2.size
+    (pairs,) = _PAIR_COUNT.unpack_from(data, at)
+    at += _PAIR_COUNT.size + pairs * _U64x2.size
+    return json.loads(data[at:]) if at < len(data) else None
+
+
 @lru_cache(CONSUMERS_KEPT)
 def _consumer_of(data: bytes, node_size: int) -> ConsumerId:
     numbers_at = len(data) - _U64x2.size
@@ -140,8 +161,9 @@ def encode_checkout(checkout: Checkout) -> bytes:
     drains also has the "credit" that was left.
     """
     fields = asdict(checkout)
-    if not checkout.drains:
-        del fields["drains"]
+    for name in ("drains", "client"):
+        if not fields[name]:
+            del fields[name]
     return _json(Kind.CHECKOUT, fields)
 
 
@@ -197,14 +219,18 @@ def encode_channel_down(
     incarnation: int,
     channel: int,
     written: Written | None = None,
+    client: Client | None = None,
 ) -> bytes:
     """A channel ended: its consumers go, its messages return and count as such (R-DL-2).
 
     What its consumers hold besides `written` returns as it was (ADR 69).  None: all of it counts.
+    client: of what it got by basic.get.
     """
     fields: dict[str, Any] = {"node": node, "incarnation": incarnation, "channel": channel}
     if written is not None:
         fields["written"] = [(tag, _bounded(ranges)) for tag, ranges in written.items()]
+    if client is not None:
+        fields["client"] = client
     return _json(Kind.CHANNEL_DOWN, fields)
 
 

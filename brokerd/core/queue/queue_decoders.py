@@ -16,7 +16,14 @@ from typing import Any, NamedTuple, Protocol
 from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Annotations, RedrivenFrom
 from brokerd.core.message import Range
-from brokerd.core.queue import client_sessions, joined_settlements, queue_commands, settling_gets
+from brokerd.core.queue import (
+    certificates,
+    client_sessions,
+    joined_settlements,
+    queue_commands,
+    settling_gets,
+)
+from brokerd.core.queue.certificates import NO_DETAILS, Client, Details
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueHead
@@ -76,6 +83,7 @@ class Ranges:
     consumer: ConsumerId
     ranges: list[Range]
     cause: ReturnCause | None = None
+    details: Details = NO_DETAILS
 
 
 @dataclass(slots=True, frozen=True)
@@ -106,6 +114,8 @@ class Node:
     leads: bool = False
     #: Of a channel that ended, by consumer tag: what its client was sent; None: not known.
     written: dict[str, list[Range]] | None = None
+    #: Of a channel that ended: of what it got by basic.get.
+    client: Client | None = None
 
 
 @dataclass(slots=True)
@@ -215,6 +225,16 @@ def _ranges(data: bytes) -> Ranges:
     return Ranges(consumer, _checked(ranges), ReturnCause(cause) if cause else None)
 
 
+def _detailed(data: bytes) -> Ranges:
+    """Of RETURN and DISCARD."""
+    decoded = _ranges(data)
+    details = queue_commands.decode_details(data)
+    if details is not None:
+        reason, client = details
+        decoded.details = Details(certificates.plain_reason(_text(reason)), _client(client))
+    return decoded
+
+
 def _joined(data: bytes) -> list[Ranges]:
     parts = joined_settlements.decode(data)
     if any(part[:2] != _SETTLE for part in parts):
@@ -229,6 +249,13 @@ def _checkout(data: bytes) -> Checkout:
         if name in given:
             given[name] = check(given[name])
     return Checkout(**given)
+
+
+def _client(value: Any) -> Client | None:
+    if value is None:
+        return None
+    connection, product, version = value
+    return certificates.client(_text(connection), _text(product), _text(version))
 
 
 def _timeout(value: Any) -> int | None:
@@ -275,6 +302,7 @@ def _node(data: bytes) -> Node:
         _integer(command.get("channel", 0)),
         _boolean(command.get("leads", False)),
         _written(command.get("written")),
+        _client(command.get("client")),
     )
 
 
@@ -405,6 +433,7 @@ _CHECKOUT_FIELDS: dict[str, Callable[[Any], Any]] = {
     "timeout_ms": _timeout,
     "credit": _credit,
     "drains": _boolean,
+    "client": _client,
 }
 
 
@@ -417,8 +446,8 @@ def _once(data: bytes) -> client_sessions.Once:
 _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.ENQUEUE: _enqueue,
     Kind.SETTLE: _ranges,
-    Kind.RETURN: _ranges,
-    Kind.DISCARD: _ranges,
+    Kind.RETURN: _detailed,
+    Kind.DISCARD: _detailed,
     Kind.CHECKOUT: _checkout,
     Kind.CANCEL: _cancel,
     Kind.RESUME: _resume,

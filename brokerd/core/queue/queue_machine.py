@@ -23,6 +23,7 @@ from brokerd.core.annotations import RedrivenFrom
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import (
+    certificates,
     client_sessions,
     effects,
     enqueue_commands,
@@ -31,6 +32,7 @@ from brokerd.core.queue import (
     queue_snapshot,
     queue_summary,
 )
+from brokerd.core.queue.certificates import NO_DETAILS, Details
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
@@ -311,7 +313,8 @@ class QueueMachine(QueueState):
                     self.timeout_check_ms = min(self.timeout_check_ms or due_ms, due_ms)
             if not late:
                 continue
-            self._put_back(self._take(consumer, late), counts=False)
+            had = self._had(consumer, certificates.TIMED_OUT)
+            self._put_back(self._take(consumer, late), counts=False, had=had)
             if consumer.registered or not consumer.id.tag:
                 # Without a tag: a channel that holds what it got by basic.get.
                 cause = effects.timed_out(timeout_ms)
@@ -330,7 +333,8 @@ class QueueMachine(QueueState):
                 continue
             self.suspected[node] = None
             for consumer in self.consumers.of_node(node):
-                self._put_back(self._take_all(consumer), counts=False)
+                had = self._had(consumer, certificates.LOST)
+                self._put_back(self._take_all(consumer), counts=False, had=had)
                 self.consumers.drop_if_done(consumer)
             self.consumers.elect(suspects_lose=True)
 
@@ -386,7 +390,7 @@ class QueueMachine(QueueState):
     def _return(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
-            self._returned(consumer, command.ranges, command.cause)
+            self._returned(consumer, command.ranges, command.cause, command.details)
             self.consumers.settled(consumer)
         return b""
 
@@ -398,7 +402,8 @@ class QueueMachine(QueueState):
                 # R-DL-2 (4.3): reject counts whether it requeues or not; R-DLX-35 carries it on.
                 for span in spans:
                     span.delivery_count += 1
-            self._dead_letter("rejected", spans)
+            had = self._had(consumer, certificates.REJECTED, command.details)
+            self._dead_letter("rejected", spans, had)
             self.consumers.settled(consumer)
         return b""
 
@@ -424,6 +429,7 @@ class QueueMachine(QueueState):
         consumer.exclusive = command.exclusive and not self._quorum
         self.consumers.set_priority(consumer, command.priority)
         consumer.user = command.user
+        consumer.client = command.client
         consumer.timeout_ms = command.timeout_ms
         consumer.grant(command.credit)
         consumer.suspected = command.consumer.node in self.suspected
@@ -509,7 +515,7 @@ class QueueMachine(QueueState):
         self.enqueuers.forget(key)
         gone = self.consumers.of_channel((key.node, key.incarnation, key.channel))
         self._give_back_unwritten(gone, command.written)
-        self._consumers_died(gone)
+        self._consumers_died(gone, certificates.CLOSED, Details(client=command.client))
         return _OK
 
     def _publishers_ended(self, meta: Meta, ended: tuple[str, int, Sequence[int]]) -> bytes:
@@ -518,11 +524,14 @@ class QueueMachine(QueueState):
             self.enqueuers.forget(EnqueuerKey(node, incarnation, channel))
         return _OK
 
-    def _consumers_died(self, gone: list[Consumer]) -> None:
+    def _consumers_died(
+        self, gone: list[Consumer], outcome: str, details: Details = NO_DETAILS
+    ) -> None:
         """Their channel or process ended: messages return at once and count (R-DL-2)."""
         for consumer in gone:
             # Not yet known to be the last: the returned messages go to those that remain.
-            self._put_back(self._take_all(consumer), counts=True)
+            had = self._had(consumer, outcome, NO_DETAILS if consumer.id.tag else details)
+            self._put_back(self._take_all(consumer), counts=True, had=had)
         self._unregister(gone)
 
     def _node_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
@@ -549,7 +558,7 @@ class QueueMachine(QueueState):
             # may have been lost with it (ADR 23), and is flagged as RabbitMQ flags all that a
             # queue holds after such an end.
             self.doubtful_end = self.next_number
-        self._consumers_died(gone)
+        self._consumers_died(gone, certificates.LOST)
         return _OK
 
     # -- the queue as a whole -----------------------------------------------------------------

@@ -18,7 +18,8 @@ from array import array
 from dataclasses import asdict
 from typing import Any
 
-from brokerd.core.queue import watched_copies
+from brokerd.core.queue import certificates, watched_copies
+from brokerd.core.queue.certificates import Certificate, Client
 from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
@@ -121,8 +122,10 @@ def decode_into(state: QueueState, data: bytes) -> None:
     _restore_consumers(state, fields)
     letters = state.letters
     for name in ("taken", "waiting"):
-        for row, reason, time_ms, order in fields[name]:
-            letters.restore(DeadSpan(_span(entries, row), reason, time_ms, order), name == "taken")
+        for row, reason, time_ms, order, *given in fields[name]:
+            span, certificate = _span(entries, row), _certificate(given)
+            letter = DeadSpan(span, reason, time_ms, order, certificate)
+            letters.restore(letter, name == "taken")
     for row in fields["senders"]:
         state.senders.restore(*row)
     for row, *at in fields["delayed"]:
@@ -221,6 +224,7 @@ def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:
         consumer = Consumer(ConsumerId(*row["id"]))
         for name in _CONSUMER_FIELDS:
             setattr(consumer, name, row[name])
+        consumer.client = _client(row.get("client"))
         for held in row["held"]:
             span = _span(state.store.entries, held)
             consumer.held.add(span)
@@ -248,6 +252,8 @@ _CONSUMER_FIELDS = (
 def _consumer_row(consumer: Consumer) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(consumer, name) for name in _CONSUMER_FIELDS}
     row["id"] = consumer.id
+    if consumer.client is not None:
+        row["client"] = consumer.client
     row["held"] = [_row(span) for span in consumer.held]
     return row
 
@@ -262,19 +268,41 @@ def _row(span: Span) -> list[int | None]:
         span.standing,
         span.delivery_count,
         span.taken_ms,
+        span.since_ms,
     ]
 
 
 def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
     entry = entries[row[0]]
     entry.live += row[2] - row[1]
-    _, first, end, expires_ms, level, standing, delivery_count, taken_ms = row
-    count = max(0, standing)
-    return Span(entry, first, end, expires_ms, level, count, delivery_count, taken_ms, standing < 0)
+    # Rows of before there were certificates end with `taken_ms`.
+    _, first, end, expires_ms, level, standing, delivery_count, taken_ms, *since = row
+    return Span(
+        entry,
+        first,
+        end,
+        expires_ms,
+        level,
+        max(0, standing),
+        delivery_count,
+        taken_ms,
+        is_late=standing < 0,
+        since_ms=since[0] if since else 0,
+    )
 
 
 def _letter_row(letter: DeadSpan) -> list[Any]:
-    return [_row(letter.span), letter.reason, letter.time_ms, letter.order]
+    row = [_row(letter.span), letter.reason, letter.time_ms, letter.order]
+    return row if letter.certificate is None else [*row, *letter.certificate]
+
+
+def _certificate(row: list[Any]) -> Certificate | None:
+    """Return what `_letter_row` has written at its end; None: nothing."""
+    return Certificate(_client(row[0]), *row[1:]) if row else None
+
+
+def _client(row: list[str] | None) -> Client | None:
+    return None if row is None else certificates.client(*row)
 
 
 _JOB_FIELDS = ("id", "order", "user", "started_ms", "end")

@@ -105,6 +105,7 @@ class Span:
         "first",
         "is_late",
         "level",
+        "since_ms",
         "taken_ms",
     )
 
@@ -119,6 +120,7 @@ class Span:
         delivery_count: int = 0,
         taken_ms: int = 0,
         is_late: bool = False,
+        since_ms: int = 0,
     ) -> None:
         self.entry = entry
         self.first = first
@@ -136,6 +138,9 @@ class Span:
         #: They waited for their time in a queue and were never out since: what came behind them
         #: may stand before them.
         self.is_late = is_late
+        #: When a consumer got them, for what is said at a death; 0: no consumer has them, or
+        #: nothing will be said.
+        self.since_ms = since_ms
 
     def part(self, first: int, end: int) -> Span:
         """Return a span of some of these messages."""
@@ -149,6 +154,7 @@ class Span:
             self.delivery_count,
             self.taken_ms,
             self.is_late,
+            self.since_ms,
         )
 
     @property
@@ -165,6 +171,7 @@ class Span:
             and self.expires_ms == following.expires_ms
             and self.level == following.level
             and self.taken_ms == following.taken_ms
+            and self.since_ms == following.since_ms
         )
 
     def run(self) -> Run:

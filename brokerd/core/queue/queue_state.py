@@ -14,7 +14,8 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from brokerd.core.message import Range
-from brokerd.core.queue import effects
+from brokerd.core.queue import certificates, effects
+from brokerd.core.queue.certificates import NO_DETAILS, Certificate, Details
 from brokerd.core.queue.client_sessions import Senders
 from brokerd.core.queue.consumers import Consumer, Consumers
 from brokerd.core.queue.dead_letters import DeadLetters
@@ -107,7 +108,10 @@ class QueueState:
         self._effects: list[Any] = []
         self._deliveries: dict[ConsumerId, list[Run]] = {}
         #: By reason, exchange and key at the time of death (R-DLX-8).
-        self._dead: dict[tuple[str, str, str | None], list[Run]] = {}
+        #: In its order, with who had them.
+        self._dead: dict[
+            tuple[str, str, str | None], list[tuple[Certificate | None, list[Run]]]
+        ] = {}
         #: To the queue's alternate exchange, by reason and exchange (R-MQ-2).
         self._rerouted: dict[tuple[str, str], list[Run]] = {}
         #: For the delivery limit, to nowhere.
@@ -151,6 +155,8 @@ class QueueState:
             live[span.entry.index] = live.get(span.entry.index, 0) + span.end - span.first
             entries[span.entry.index] = span.entry
         assert live == {index: entry.live for index, entry in entries.items()}
+        at_rest = [*self.store, *delayed, *at_job, *letters]
+        assert not any(span.since_ms for span in at_rest), "held by nobody since some time"
         counters = self.counters
         gone = counters["ack"] + sum(counters[name] for name in REMOVALS)
         here = self.store.ready + self.unacked + self.delayed.count + self.held_by_job
@@ -374,6 +380,8 @@ class QueueState:
             timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
             if timeout_ms is not None:
                 span.taken_ms = self._stamp(timeout_ms)
+            if self._names_consumers:
+                span.since_ms = self.clock_ms
             consumer.held.add(span)
 
     def _settled(self, span: Span) -> None:
@@ -443,7 +451,28 @@ class QueueState:
             self.unacked -= span.end - span.first
             self.unacked_bytes -= span.size_bytes()
 
-    def _put_back(self, spans: list[Span], counts: bool, asked: bool = False) -> None:
+    @property
+    def _names_consumers(self) -> bool:
+        """Say whether what dies now says who had it."""
+        options = self.options
+        return options.names_consumers and options.dead_letter_exchange is not None
+
+    def _had(
+        self, consumer: Consumer, outcome: str, details: Details = NO_DETAILS
+    ) -> Certificate | None:
+        """Return what is said at a death of messages that a consumer had; None: nothing."""
+        if not self._names_consumers:
+            return None
+        client = details.client or consumer.client
+        return Certificate(client, consumer.id.tag, None, outcome, details.reason)
+
+    def _put_back(
+        self,
+        spans: list[Span],
+        counts: bool,
+        asked: bool = False,
+        had: Certificate | None = None,
+    ) -> None:
         """Messages return; those over the delivery limit die (R-DL-2, R-DL-3).
 
         counts: this return is a counted failure in mode 4.3.  In the older modes every return is:
@@ -452,6 +481,7 @@ class QueueState:
         what it brought along ends nothing.
         asked: the client said so; where returns go to the back only such messages do (R-DL-7),
         those whose consumer is gone are served first as with a limit.
+        had: who had them.
         """
         limit = self.options.delivery_limit if self._quorum else None
         mode = self.options.delivery_count_mode
@@ -468,6 +498,7 @@ class QueueState:
             if limit is not None and _counted(span, mode, counts) > limit:
                 poison.append(span)
                 continue
+            span.since_ms = 0
             self.counters["requeue"] += span.end - span.first
             delay_ms = self._delay_ms(span, counts) if self._quorum else 0
             if delay_ms:
@@ -475,18 +506,25 @@ class QueueState:
             else:
                 self.store.add(span, place)
         if poison:
-            self._dead_letter("delivery_limit", poison)
+            self._dead_letter("delivery_limit", poison, had)
         if not self._quorum:
             # R-LEN-11: what returned counts at once, before it is handed out again.
             self._trim()
 
-    def _returned(self, consumer: Consumer, ranges: list[Range], cause: ReturnCause | None) -> None:
+    def _returned(
+        self,
+        consumer: Consumer,
+        ranges: list[Range],
+        cause: ReturnCause | None,
+        details: Details = NO_DETAILS,
+    ) -> None:
         """A channel returns what one of its consumers holds."""
         if cause is ReturnCause.UNWRITTEN or cause is ReturnCause.WITHDRAWN:
             self._give_back(consumer, ranges, unspends=cause is ReturnCause.UNWRITTEN)
         else:
             spans = self._take(consumer, ranges)
-            self._put_back(spans, counts=cause is ReturnCause.REJECT, asked=True)
+            had = self._had(consumer, certificates.REQUEUED, details)
+            self._put_back(spans, counts=cause is ReturnCause.REJECT, asked=True, had=had)
 
     def _give_back_unwritten(
         self, consumers: list[Consumer], written: dict[str, list[Range]] | None
@@ -511,6 +549,7 @@ class QueueState:
         """
         has_returns = self._quorum and not self._returns_to_the_back
         for span in reversed(self._take(consumer, ranges)):
+            span.since_ms = 0
             count = span.end - span.first
             self.counters["requeue"] += count
             if unspends and consumer.credit is not None:
@@ -567,8 +606,11 @@ class QueueState:
                 span.is_late = True
                 self.store.add(span)
 
-    def _dead_letter(self, reason: str, spans: list[Span]) -> None:
-        """Take messages out for a reason: to the queue's dead letter exchange if it has one."""
+    def _dead_letter(self, reason: str, spans: list[Span], had: Certificate | None = None) -> None:
+        """Take messages out for a reason: to the queue's dead letter exchange if it has one.
+
+        had: the consumer that had them, if one did.
+        """
         count = sum(span.end - span.first for span in spans)
         self.counters[_COUNTER_OF_REASON[reason]] += count
         if self.watched is not None:
@@ -580,12 +622,13 @@ class QueueState:
                 # R-Q-11: their queue does not end with the command that lets them go.
                 self._used()
             if self._at_least_once:
-                self.letters.add(spans, reason, self.clock_ms)
+                for span in spans:
+                    certificate = self._certificate(had, span)
+                    self.letters.add([span], reason, self.clock_ms, certificate)
                 self._letters_added = True
                 return
-            runs = self._dead_runs(reason, exchange)
             for span in spans:
-                append_run(runs, span)
+                append_run(self._dead_runs(reason, exchange, self._certificate(had, span)), span)
         else:
             if reason == "delivery_limit":
                 if self.options.delivery_limit_is_default:
@@ -611,9 +654,22 @@ class QueueState:
             for span in spans:
                 append_run(runs, span)
 
-    def _dead_runs(self, reason: str, exchange: str) -> list[Run]:
+    def _certificate(self, had: Certificate | None, span: Span) -> Certificate | None:
+        """Return what is said of these, which died just now: no consumer has them any more."""
+        since_ms, span.since_ms = span.since_ms, 0
+        if had is None or not since_ms:
+            return had
+        return had._replace(held_ms=self.clock_ms - since_ms)
+
+    def _dead_runs(
+        self, reason: str, exchange: str, certificate: Certificate | None = None
+    ) -> list[Run]:
+        """Return where the next run of these dead letters goes, so that they keep their order."""
         key = (reason, exchange, self.options.dead_letter_routing_key)
-        return self._dead.setdefault(key, [])
+        groups = self._dead.setdefault(key, [])
+        if not groups or groups[-1][0] != certificate:
+            groups.append((certificate, []))
+        return groups[-1][1]
 
     def _letters_follow(self, before: QueueOptions) -> None:
         """R-ALO-9: dead letters that wait follow a new exchange and key.  Where the settings name
@@ -696,8 +752,9 @@ class QueueState:
             self._deliveries = {}
         if self._dead:
             result += [
-                effects.DeadLetter(reason, exchange, key, runs, self.clock_ms)
-                for (reason, exchange, key), runs in self._dead.items()
+                effects.DeadLetter(reason, exchange, key, runs, self.clock_ms, certificate)
+                for (reason, exchange, key), groups in self._dead.items()
+                for certificate, runs in groups
             ]
             self._dead = {}
         if self._rerouted:

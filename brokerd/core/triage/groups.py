@@ -12,7 +12,13 @@ from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from brokerd.core.filters.ports import MessageView
-from brokerd.core.triage.histories import History, Source, history_of, was_sent_back
+from brokerd.core.triage.histories import (
+    History,
+    Source,
+    client_reason_of,
+    history_of,
+    was_sent_back,
+)
 
 #: Groups that are kept apart, each of some kilobytes at most; the rest is counted together.
 GROUPS_MAX = 1000
@@ -36,6 +42,8 @@ class Group:
     #: When the queue took the oldest and the newest, ms since 1970; None where that is not known.
     first_seen_ms: int | None = None
     last_seen_ms: int | None = None
+    #: Of the example: why its consumer rejected it; "": it did not say.
+    client_reason: str = ""
 
     def add_message(self, message: MessageView, now_ms: int) -> None:
         """Count one more."""
@@ -44,6 +52,7 @@ class Group:
         self.sent_back += was_sent_back(message)
         if self.example is None:
             self.example = message.number
+            self.client_reason = client_reason_of(message)
         if message.age_ms is not None:
             seen_ms = now_ms - message.age_ms
             if self.first_seen_ms is None or seen_ms < self.first_seen_ms:
@@ -57,7 +66,7 @@ class Group:
         self.bytes += other.bytes
         self.sent_back += other.sent_back
         if self.example is None:
-            self.example = other.example
+            self.example, self.client_reason = other.example, other.client_reason
         first, last = other.first_seen_ms, other.last_seen_ms
         if first is not None and (self.first_seen_ms is None or first < self.first_seen_ms):
             self.first_seen_ms = first

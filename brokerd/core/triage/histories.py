@@ -19,6 +19,7 @@ REDRIVE_HEADER = "x-redrive-id"
 #: client and its version, which are alike for all of its connections.
 CONSUMER_HEADER = "x-last-death-consumer"
 CONSUMER_CLIENT = "client"
+CONSUMER_REASON = "reason"
 #: Celery's name of a task, where neither a property nor another framework names the type.
 _CELERY_TYPE = "task"
 
@@ -128,6 +129,12 @@ def origin_of(message: MessageView, trust_headers: bool) -> str | NoOrigin:
 def was_sent_back(message: MessageView) -> bool:
     """Say whether a redrive sent this message: it died again."""
     return REDRIVE_HEADER in (message.properties.headers or {})
+
+
+def client_reason_of(message: MessageView) -> str:
+    """Return why the consumer that had a message rejected it, as far as it said so."""
+    consumer = (message.properties.headers or {}).get(CONSUMER_HEADER)
+    return text_of(consumer, CONSUMER_REASON)[:KEPT_MAX] if isinstance(consumer, dict) else ""
 
 
 def _entries(headers: Headers) -> list[Mapping[str, object]]:

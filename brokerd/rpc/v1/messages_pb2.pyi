@@ -207,7 +207,7 @@ class Cancel(_message.Message):
     def __init__(self) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("outcome", "delivery_tags", "multiple")
+    __slots__ = ("outcome", "delivery_tags", "multiple", "reason")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACCEPT: _ClassVar[Settlement.Outcome]
@@ -219,10 +219,12 @@ class Settlement(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_TAGS_FIELD_NUMBER: _ClassVar[int]
     MULTIPLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     outcome: Settlement.Outcome
     delivery_tags: _containers.RepeatedScalarFieldContainer[int]
     multiple: bool
-    def __init__(self, outcome: _Optional[_Union[Settlement.Outcome, str]] = ..., delivery_tags: _Optional[_Iterable[int]] = ..., multiple: _Optional[bool] = ...) -> None: ...
+    reason: str
+    def __init__(self, outcome: _Optional[_Union[Settlement.Outcome, str]] = ..., delivery_tags: _Optional[_Iterable[int]] = ..., multiple: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
     __slots__ = ("deliveries", "cancelled", "subscribed", "withdrawn", "drained", "cancel_ok")

@@ -22,7 +22,7 @@ from brokerd.core.message import Range
 from brokerd.core.queue import effects
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import count_of
-from brokerd.server.amqp import consumer_timeout
+from brokerd.server.amqp import client_names, consumer_timeout
 from brokerd.server.amqp.backlog import Backlog
 from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
@@ -84,8 +84,14 @@ class ChannelDeliveries:
         self.connection = connection
         self.channel = channel
         self.uid = services.identity.next_uid()
+        #: For what is said at a death of what it had; None: nothing is.
+        self.client = client_names.client_of(services, connection)
         self.stream = services.queue_client.open(
-            self.uid, self.answered, source=connection.gate, in_flight=self._in_flight
+            self.uid,
+            self.answered,
+            source=connection.gate,
+            in_flight=self._in_flight,
+            client=self.client,
         )
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.consumers: dict[str, LocalConsumer] = {}

@@ -210,6 +210,7 @@ def _checkout(
         priority=consumer.priority,
         user=consumer.user,
         timeout_ms=timeout_ms,
+        client=session.client,
     )
 
 

@@ -21,7 +21,8 @@ from brokerd.core import unacked
 from brokerd.core.catalog import names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import effects
+from brokerd.core.queue import certificates, effects
+from brokerd.core.queue.certificates import Client
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run, times_acquired
@@ -286,7 +287,17 @@ class ConsumeStream:
             user=consumer.user,
             credit=credit,
             drains=drains,
+            client=self._client(),
         )
+
+    def _client(self) -> Client | None:
+        """Return who consumes, for what is said at a death (ADR 88); None: nothing is said."""
+        if not self._services.messages.profile.dlx_emit_last_death_consumer:
+            return None
+        # "grpc-python/1.85.1 grpc-c/53.0.0 (linux; chttp2)"
+        agent = rpc_auth.metadata_of(self._context).get("user-agent", "").partition(" ")[0]
+        product, _, version = agent.partition("/")
+        return certificates.client(self._caller.name, product, version)
 
     async def _check_out(self, checkout: Checkout) -> int:
         """Tell the queue; return what a drain has left of the credit."""
@@ -427,6 +438,8 @@ class ConsumeStream:
         settled, unknown = self._unacked.acks(
             (tag, request.multiple) for tag in request.delivery_tags
         )
+        # What has no effect on a message that is accepted is not sent.
+        reason = "" if how is Settle.ACCEPT else certificates.plain_reason(request.reason)
         is_quorum = self._consumer.has_counts
         totals = self._totals.quorum if is_quorum else self._totals.classic
         for consumer_id, ranges in settled.items():
@@ -437,7 +450,7 @@ class ConsumeStream:
             # A classic queue may forget an acknowledgement in a crash (ADR 23).
             may_be_lost = how is Settle.ACCEPT and not is_quorum
             holder = (self._consumer.uid, consumer_id)
-            self._stream.settle(holder, ranges, how, may_be_lost=may_be_lost)
+            self._stream.settle(holder, ranges, how, may_be_lost=may_be_lost, reason=reason)
         if unknown is not None:
             raise rpc_errors.CallRefused(grpc.StatusCode.FAILED_PRECONDITION, str(unknown))
 

@@ -179,7 +179,7 @@ def _characters(group: Group) -> int:
         history.exception,
         history.client,
     )
-    return sum(map(len, texts))
+    return sum(map(len, texts)) + len(group.client_reason)
 
 
 def serve(calls: MemberCalls, host: members_ports.Replicas, pages: TriagePages) -> None:

@@ -219,6 +219,7 @@ def group_row(name: str, group: Group) -> Json:
         "first_seen_ms": group.first_seen_ms,
         "last_seen_ms": group.last_seen_ms,
         "example": group.example,
+        "client_reason": message_rows.text(group.client_reason),
     }
 
 

@@ -19,6 +19,9 @@ from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
 from brokerd.core.profiles import Profile
 from brokerd.core.queue import deaths
+from brokerd.core.queue.certificates import Certificate
+from brokerd.core.queue.effects import Run
+from brokerd.core.triage import histories
 from brokerd.server.messages import ports
 
 
@@ -29,10 +32,12 @@ def record_death(
     reason: str,
     time_s: int,
     target: tuple[str, str | None],
-    delivery_count: int,
+    run: Run,
+    certificate: Certificate | None = None,
 ) -> tuple[Content, RouteResult]:
     """Return the message as it leaves a queue for its dead letter exchange, and where it goes.
 
+    run: with its counts; certificate: of the consumer that had it, if one did.
     Rights are not checked, nor CC's type (R-DLX-16): it was published long ago.
     """
     (exchange, routing_key), header, body, raw = content
@@ -56,11 +61,17 @@ def record_death(
         exchange=exchange,
         routing_keys=[routing_key, *copies],
         expiration=expiration,
-        delivery_count=delivery_count if profile.dlx_carry_counts else 0,
+        delivery_count=run.delivery_count if profile.dlx_carry_counts else 0,
         keeps_keys=dead_letter_key is None,
     )
     keys = deaths.keys(routing_key, copies, before.bcc, dead_letter_key)
     rendered = _rendered(profile, table, died, dead_letter_key is not None)
+    if profile.dlx_emit_last_death_consumer:
+        # ADR 88: of this death only, and never a client's.
+        rendered.pop(histories.CONSUMER_HEADER, None)
+        if certificate is not None:
+            rendered[histories.CONSUMER_HEADER] = _consumer_table(certificate, run, reason)
+            rendered = dict(sorted(rendered.items()))
     new_header = properties.with_headers(properties.without_expiration(header), rendered)
     result = routing.router.route(
         queue.vhost,
@@ -72,6 +83,24 @@ def record_death(
     )
     route = (dead_letter_exchange, keys[0])
     return (route, new_header, body, message_annotations.encode(died.annotations)), result
+
+
+def _consumer_table(certificate: Certificate, run: Run, reason: str) -> Table:
+    """Return who had a message when it died, without what is not known."""
+    client = certificate.client
+    table: Table = {}
+    if client is not None:
+        table["connection"] = client.connection
+        table[histories.CONSUMER_CLIENT] = f"{client.product} {client.version}".strip()
+    table["consumer-tag"] = certificate.tag
+    if certificate.held_ms is not None:
+        table["held-for"] = Long(certificate.held_ms)
+    # One that came back is counted already.
+    table["attempts"] = Long(run.acquired_count + (reason == "rejected"))
+    table["outcome"] = certificate.outcome
+    if certificate.reason:
+        table[histories.CONSUMER_REASON] = certificate.reason
+    return table
 
 
 def headers_of(header: bytes) -> Table:

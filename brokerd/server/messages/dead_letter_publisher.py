@@ -22,6 +22,7 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
 from brokerd.core.queue import deaths, effects
+from brokerd.core.queue.certificates import Certificate
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.catalog.catalog_writer import Unavailable
@@ -65,6 +66,8 @@ class Pending:
     run: Run
     reason: str
     time_s: int
+    #: Who had it; None: no consumer, or it is not said.
+    certificate: Certificate | None = None
     #: Groups that have it: not sent there again in this worker's life (R-ALO-6).
     confirmed: set[int] = field(default_factory=set)
     #: It went off once, and is counted.
@@ -144,10 +147,11 @@ class DeadLetterPublisher:
                     routing,
                     queue,
                     content,
-                    effect.reason,
-                    effect.now_ms // 1000,
-                    (effect.exchange, effect.routing_key),
-                    run.delivery_count,
+                    reason=effect.reason,
+                    time_s=effect.now_ms // 1000,
+                    target=(effect.exchange, effect.routing_key),
+                    run=run,
+                    certificate=effect.certificate,
                 )
                 history = message_annotations.decode(letter[3]).deaths
                 names = [target.name for target in result.queues]
@@ -199,9 +203,15 @@ class DeadLetterPublisher:
         if options.holds_delayed:
             return self._due(queue.vhost, exchange, content)
         target = (exchange, routing_key)
-        count = letter.run.delivery_count
         dead, result = record_death(
-            routing, queue, content, letter.reason, letter.time_s, target, count
+            routing,
+            queue,
+            content,
+            reason=letter.reason,
+            time_s=letter.time_s,
+            target=target,
+            run=letter.run,
+            certificate=letter.certificate,
         )
         history = message_annotations.decode(dead[3]).deaths
         names = [each.name for each in result.queues]
@@ -298,11 +308,11 @@ class DeadLetterPublisher:
                 uid,
                 self._queues,
                 self._client,
-                self._sender.next_uid(),
-                self._routing,
-                partial(self._addressed, uid),
-                pace,
-                waits,
+                channel=self._sender.next_uid(),
+                counting=self._routing,
+                addressed=partial(self._addressed, uid),
+                pace=pace,
+                waits=waits,
             )
             self._spawn(worker.run())
         worker.wake()
@@ -453,7 +463,8 @@ class Worker:
             run = taken.span.run()
             for i in range(run.length):
                 single = run._replace(first=run.first + i, length=1, position=run.position + i)
-                fresh = Pending(single, taken.reason, taken.time_ms // 1000)
+                time_s = taken.time_ms // 1000
+                fresh = Pending(single, taken.reason, time_s, taken.certificate)
                 found.append(by_number.get(single.first, fresh))
         return found
 

@@ -16,6 +16,7 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue.certificates import Client
 from brokerd.core.queue.client_shapes import Checkout, Counts, Deleted
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.raft.messages import NodeId
@@ -69,6 +70,7 @@ class QueueClient:
         in_flight: Callable[[int], None] | None = None,
         is_numbered: bool = True,
         gone_takes: bool = True,
+        client: Client | None = None,
     ) -> ChannelStream:
         """Return the way of one channel to its queues.
 
@@ -79,6 +81,7 @@ class QueueClient:
         in_flight(bytes): hears when bytes are published (positive) and have arrived (negative).
         is_numbered: queues look for duplicates of what goes again.
         gone_takes: whether a queue that was deleted counts as having taken over (R-PC-7).
+        client: whose channel it is, for what is said at a death; None: nothing is.
         """
         return ChannelStream(
             self._turn,
@@ -88,6 +91,7 @@ class QueueClient:
             in_flight=in_flight,
             is_numbered=is_numbered,
             gone_takes=gone_takes,
+            client=client,
         )
 
     def open_at_most_once(self) -> ChannelStream:

@@ -28,6 +28,7 @@ from brokerd.cluster.groups.asked import Asked
 from brokerd.cluster.groups.group_client import Answer, ReplyStatus
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import client_sessions, queue_commands, settling_gets
+from brokerd.core.queue.certificates import Client, Details
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_commands import Kind, ReturnCause, Written
@@ -118,6 +119,7 @@ class ChannelStream:
         "_batches",
         "_channel",
         "_channels",
+        "_client",
         "_ends",
         "_gone_takes",
         "_groups",
@@ -148,6 +150,7 @@ class ChannelStream:
         in_flight: Callable[[int], None] | None = None,
         is_numbered: bool = True,
         gone_takes: bool = True,
+        client: Client | None = None,
     ) -> None:
         """See QueueClient.open."""
         self._turn = turn
@@ -159,6 +162,7 @@ class ChannelStream:
         self._in_flight = in_flight
         self._is_numbered = is_numbered
         self._gone_takes = gone_takes
+        self._client = client
         #: What goes off next, by queue.
         self._batches: dict[int, Batch] = {}
         #: Batches that have no answer yet, by queue.
@@ -368,6 +372,7 @@ class ChannelStream:
         may_be_lost: bool = False,
         is_joined: bool = True,
         done: Callable[[], None] | None = None,
+        reason: str = "",
     ) -> None:
         """Settle messages by their numbers in the queue.
 
@@ -375,10 +380,14 @@ class ChannelStream:
         is_joined: what is accepted goes with what others of the member accept in this turn; not
         behind the publishes of a transaction.
         done: called when it has an answer, whatever it is.
+        reason: the client's, for what it does not accept.
         """
         uid, consumer = holder
         kind, cause = _COMMANDS[how]
-        command = queue_commands.encode_ranges(kind, consumer, ranges, cause)
+        # Queues know the clients of consumers.
+        client = None if kind is Kind.SETTLE or consumer.tag else self._client
+        details = Details(reason, client)
+        command = queue_commands.encode_ranges(kind, consumer, ranges, cause, details)
         if kind is Kind.SETTLE and is_joined:
             if self._batches and uid in self._batches:
                 self._flush_queue(uid)
@@ -465,7 +474,11 @@ class ChannelStream:
 
     def _down(self, channel: int, written: Written | None) -> bytes:
         turn = self._turn
-        return queue_commands.encode_channel_down(turn.node, turn.incarnation, channel, written)
+        # As above: for what it got without a consumer.
+        client = self._client if written and "" in written else None
+        return queue_commands.encode_channel_down(
+            turn.node, turn.incarnation, channel, written, client
+        )
 
     def _end(self, uids: Iterable[int], has_only_published: bool) -> None:
         for uid in uids:

@@ -10,6 +10,7 @@ from brokerd.core import annotations
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import effects, enqueue_commands, queue_commands
+from brokerd.core.queue.certificates import NO_DETAILS, Client, Details
 from brokerd.core.queue.client_shapes import Checkout
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause, Written
@@ -92,6 +93,7 @@ class QueueDriver:
         incarnation: int = 7,
         credit: int | None = None,
         drains: bool = False,
+        client: Client | None = None,
     ) -> Outcome:
         who = consumer(tag, channel, node, incarnation)
         return self.send(
@@ -105,6 +107,7 @@ class QueueDriver:
                     "guest",
                     credit=credit,
                     drains=drains,
+                    client=client,
                 )
             )
         )
@@ -117,18 +120,20 @@ class QueueDriver:
         *ranges: Range,
         who: ConsumerId | None = None,
         cause: ReturnCause = ReturnCause.NACK,
+        details: Details = NO_DETAILS,
     ) -> Outcome:
-        command = queue_commands.encode_ranges(Kind.RETURN, who or consumer(), ranges, cause)
-        return self.send(command)
+        who = who or consumer()
+        return self.send(queue_commands.encode_ranges(Kind.RETURN, who, ranges, cause, details))
 
     def discard(
         self,
         *ranges: Range,
         who: ConsumerId | None = None,
         cause: ReturnCause = ReturnCause.NACK,
+        details: Details = NO_DETAILS,
     ) -> Outcome:
-        command = queue_commands.encode_ranges(Kind.DISCARD, who or consumer(), ranges, cause)
-        return self.send(command)
+        who = who or consumer()
+        return self.send(queue_commands.encode_ranges(Kind.DISCARD, who, ranges, cause, details))
 
     def get(self, *, no_ack: bool = False, channel: int = 1) -> dict[str, Any]:
         return self.reply(queue_commands.encode_get(consumer("", channel), no_ack))

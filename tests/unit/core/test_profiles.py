@@ -162,6 +162,7 @@ def test_the_default_is_rabbitmq_4_3_but_for_choices_of_our_own() -> None:
     assert differences("brokerd", "rabbitmq-4.3") == {
         "name": ("brokerd", "rabbitmq-4.3"),
         "ae_warn_missing": (True, False),
+        "dlx_emit_last_death_consumer": (True, False),
         "replies_return_undelivered": (True, False),
         "quorum_delivery_count_mode": ("3.x", "4.3"),
         "quorum_holders_are_consumers": (False, True),

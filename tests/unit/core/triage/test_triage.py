@@ -9,11 +9,12 @@ import pytest
 
 from brokerd.core.triage import framework_headers
 from brokerd.core.triage.framework_headers import FRAMEWORKS, KEPT_MAX, framework_of
-from brokerd.core.triage.groups import GROUPS_MAX, Triage, fingerprint
+from brokerd.core.triage.groups import GROUPS_MAX, Group, Triage, fingerprint, group_of
 from brokerd.core.triage.histories import (
     History,
     NoOrigin,
     Source,
+    client_reason_of,
     history_of,
     origin_of,
     was_sent_back,
@@ -228,6 +229,22 @@ def test_the_client_is_the_one_of_the_certificate() -> None:
     )
     assert history_of(died(**{"x-last-death-consumer": "pika"})).client == ""
     assert history_of(died(**{"x-last-death-consumer": {"client": 5}})).client == ""
+
+
+def test_the_reason_of_the_example_is_kept_with_its_group() -> None:
+    """Reasons differ from message to message, so they are none of the fingerprint's."""
+    triage = Triage()
+    for reason in ("no such customer", "another"):
+        header = {"client": "pika 1.3", "reason": reason}
+        triage.add_message(died(**{"x-last-death-consumer": header}), 1_000)
+    ((name, group),) = triage.groups.items()
+    assert (group.count, group.client_reason) == (2, "no such customer")
+    total = Triage()
+    total.add_group(name, group_of(group.as_json()))
+    total.add_group(name, Group(group.history, example=9, client_reason="later"))
+    assert total.groups[name].client_reason == "no such customer"
+    for wrong in ("pika", {"reason": 5}):
+        assert client_reason_of(died(**{"x-last-death-consumer": wrong})) == ""
 
 
 def test_long_headers_are_cut() -> None:

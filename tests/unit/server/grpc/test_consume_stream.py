@@ -145,6 +145,9 @@ class Client:
         self.requests.put_nowait(messages_pb2.ConsumeRequest(subscribe=subscribe))
         self.task = asyncio.create_task(self.stream.run(self._requests()))
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("user-agent", "grpc-go/1.70.0 (linux)"),)
+
     async def _requests(self) -> AsyncIterator[Any]:
         while (request := await self.requests.get()) is not None:
             yield request

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
 from brokerd.core.queue.queue_summary import UNKNOWN
+from brokerd.raft.messages import NodeId
 from brokerd.server.listings.delayed_exchanges import NO_LEADER, Waiting, queue_of, waiting
-from brokerd.server.queues.table import AT, COLUMNS
+from brokerd.server.queues.table import AT, COLUMNS, QueueTable
 from tests.unit.core.catalog_driver import CatalogDriver
 
 
@@ -21,12 +22,48 @@ def row(**figures: int) -> array[int]:
     return found
 
 
-def sources(found: array[int] | None, leader: str | None = "n0", reason: str = "why") -> Any:
-    return SimpleNamespace(
-        groups=SimpleNamespace(has_group=lambda uid: uid == 1, leader_of=lambda uid: leader),
-        queues=SimpleNamespace(table=SimpleNamespace(row_of=lambda uid: found)),
-        late_reason=lambda uid: reason,
-    )
+@dataclass
+class Table(QueueTable):
+    """One row for whoever asks."""
+
+    found: array[int] | None
+
+    def row_of(self, uid: int) -> array[int] | None:
+        return self.found
+
+
+@dataclass
+class Groups:
+    """A replica of queue 1."""
+
+    leader: NodeId | None
+
+    def has_group(self, uid: int) -> bool:
+        return uid == 1
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        return self.leader
+
+
+@dataclass
+class Queues:
+    """Their figures."""
+
+    table: QueueTable
+
+
+@dataclass
+class Sources:
+    """What is needed of the member."""
+
+    groups: Groups
+    queues: Queues
+    late_reason: Callable[[int], str]
+
+
+def sources(found: array[int] | None, leader: str | None = "n0") -> Sources:
+    node = None if leader is None else NodeId(leader)
+    return Sources(Groups(node), Queues(Table(found)), lambda uid: "why")
 
 
 @pytest.mark.parametrize(

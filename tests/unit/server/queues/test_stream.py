@@ -11,6 +11,7 @@ import pytest
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands, settling_gets
+from brokerd.core.queue.certificates import Client
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.server.queues.stream import RENAMED_SHIFT, ChannelStream, Settle
@@ -169,6 +170,28 @@ def operations(made: ChannelStream) -> list[tuple[Callable[[], object], int]]:
         (lambda: made.cancel(HOLDER), Kind.CANCEL),
         (lambda: made.get(getter, False, [], 1, lambda *_: None), Kind.GET),
     ]
+
+
+def test_only_what_was_got_says_whose_it_was() -> None:
+    """ADR 88: queues know the clients of consumers; what is accepted needs no name."""
+    groups = Groups()
+    client = Client("billing-7", "pika", "1.3.2")
+    made = ChannelStream(turn(groups, "n", 1), 5, client=client)
+    getter = CONSUMER._replace(tag="")
+    made.settle((1, getter), [(0, 1)], Settle.DISCARD)
+    made.settle(HOLDER, [(0, 1)], Settle.DISCARD, reason="bad")
+    made.settle((1, getter), [(1, 2)], Settle.ACCEPT, is_joined=False)
+    found = [command for _, command, _ in groups.sent]
+    assert [queue_commands.decode_details(command) for command in found] == [
+        ["", list(client)],
+        ["bad", None],
+        None,
+    ]
+    made.leave({1: {"": [(2, 3)]}, 2: {"t": []}})
+    for done in groups.answers:
+        done(ReplyStatus.OK, b"")
+    ends = [queue_commands.decode_json(command).get("client") for _, command, _ in groups.sent[3:]]
+    assert sorted(ends, key=str) == sorted([list(client), None], key=str)
 
 
 def test_what_is_accepted_joins_the_turn_and_all_else_goes_behind_it() -> None:

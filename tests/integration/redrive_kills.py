@@ -264,26 +264,40 @@ def kinds_by_group(members: list[Member], letters: int) -> dict[str, int]:
 
 
 def kill_leaders(members: list[Member], every_s: float, kills_max: int, figures: Figures) -> None:
-    """Kill the leader of the dead letters or of an origin, by turns, until the job has ended."""
-    last_s = time.monotonic()
-    last, moved_s = -1, last_s
+    """Kill the leader of the dead letters or of an origin, by turns, until the job has ended.
+
+    every_s: of sending between two kills.  A new leader's worker looks at all that stays before it
+    comes to what goes: kills by the clock alone would let it send nothing, with enough that stays.
+    """
+    last, moved_s = -1, time.monotonic()
+    sent, sending_s = 0, 0.0
     while (job := newest_job(members)) is None or job["ended_ms"] is None:
         now_s = time.monotonic()
-        if job is not None and job["looked_at"] + job["total"]["sent"] != last:
-            last, moved_s = job["looked_at"] + job["total"]["sent"], now_s
+        if job is not None:
+            if job["looked_at"] + job["total"]["sent"] != last:
+                last, moved_s = job["looked_at"] + job["total"]["sent"], now_s
+            if not sending_s and job["total"]["sent"] > sent:
+                sending_s = now_s
+            elif sending_s and now_s - sending_s >= every_s and figures.kills < kills_max:
+                sent, sending_s = job["total"]["sent"], 0.0
+                kill_leader(members, figures)
+                say(f"{figures.kills} kills, {sent} sent")
+                moved_s = time.monotonic()
         assert now_s - moved_s < STILL_SECONDS, f"the job stands still: {job}"
-        if figures.kills < kills_max and now_s - last_s >= every_s:
-            queue = (DEAD, *WORKED)[figures.kills % 4] if figures.kills % 2 else DEAD
-            row = http(members, "GET", f"queues/%2F/{queue}")
-            victim = next((m for m in members if row and m.name == row["leader"]), None)
-            if victim is not None:
-                victim.kill()
-                figures.kills += 1
-                victim.start()
-                victim.wait_ready()
-                wait_acquainted(members)
-                last_s = time.monotonic()
         select_nothing(0.1)
+
+
+def kill_leader(members: list[Member], figures: Figures) -> None:
+    """Kill one that leads the queue whose turn it is, and have it back."""
+    queue = DEAD if figures.kills % 2 == 0 else WORKED[figures.kills // 2 % len(WORKED)]
+    row = http(members, "GET", f"queues/%2F/{queue}")
+    victim = next((each for each in members if row and each.name == row["leader"]), None)
+    if victim is not None:
+        victim.kill()
+        figures.kills += 1
+        victim.start()
+        victim.wait_ready()
+        wait_acquainted(members)
 
 
 def drain(members: list[Member], queue: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -393,7 +407,7 @@ def main() -> int:
     """Print the figures as JSON; the status says whether all agreed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--letters", type=int, default=1_000_000)
-    parser.add_argument("--every-s", type=float, default=10.0, help="between kills")
+    parser.add_argument("--every-s", type=float, default=10.0, help="of sending between kills")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="redrive-kills-") as name:
         figures = run(Path(name), options.letters, options.every_s)

@@ -246,18 +246,21 @@ def newest_job(members: list[Member]) -> Any:
     return found[0] if found else None
 
 
-def kinds_by_group(members: list[Member]) -> dict[str, int]:
-    """Triage: each kind is a group, of all its letters."""
-    counted: Counter[tuple[str, int]] = Counter()
+def kinds_by_group(members: list[Member], letters: int) -> dict[str, int]:
+    """Triage: each kind is a group, of all its letters.  Return the kinds by fingerprint."""
+    kinds: dict[str, int] = {}
+    counted: Counter[int] = Counter()
     token = ""
     while token is not None:
         page = http(members, "GET", f"queues/%2F/{DEAD}/triage?page_token={token}")
         for row in page["groups"]:
             kind = int(row["type"].removeprefix("kind-"))
-            counted[row["fingerprint"], kind] += row["messages"]
+            assert kinds.setdefault(row["fingerprint"], kind) == kind
+            counted[kind] += row["messages"]
         token = page["next_page_token"]
-    assert len(counted) == KINDS, counted
-    return dict(counted)
+    assert len(kinds) == KINDS, kinds
+    assert counted == Counter(kind_of(letter) for letter in range(letters))
+    return kinds
 
 
 def kill_leaders(members: list[Member], every_s: float, kills_max: int, figures: Figures) -> None:
@@ -305,7 +308,7 @@ def run(
         began_s = time.monotonic()
         let_die(members[0], letters)
         figures.dying_s = round(time.monotonic() - began_s, 1)
-        groups = kinds_by_group(members)
+        groups = kinds_by_group(members, letters)
         say(f"{letters} letters are dead after {figures.dying_s} s")
         is_over = threading.Event()
         threads = [

@@ -511,7 +511,7 @@ class DefinitionsConfig(_Section):
     #: name: RabbitMQ's load_definitions.  Loaded at each start, before clients come; what is there
     #: already stays.  With users in it, guest is not made.
     path: str = ""
-    #: Leave out what is not here (streams, delayed and hash exchanges, what is bound to them) and
+    #: Leave out what is not here (streams, exchanges of other types, what is bound to them) and
     #: log each; otherwise such an object ends the start.
     skip_unsupported: bool = False
     #: Leave out what was loaded last, so that what changed in the broker meanwhile stays changed.

@@ -52,7 +52,7 @@ def test_what_breaks_a_client_of_the_last_release_is_found(
 
 
 def test_what_is_added_breaks_nothing(checkout: Path) -> None:
-    change(checkout, r"bool multiple = 3;", "bool multiple = 3; bool more = 4;")
+    change(checkout, r"bool multiple = 3;", "bool multiple = 3; bool more = 44;")
     assert check_protos.main(checkout) is None
 
 

@@ -333,3 +333,30 @@ def test_a_key_that_is_too_long_is_refused(channel: BlockingChannel) -> None:
     with pytest.raises(ChannelClosedByBroker) as caught:
         channel.basic_publish(LATER, "k", b"m", properties)
     assert "x-delay-key is longer than 255 bytes" in caught.value.reply_text
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_queue_keeps_a_message_until_its_delivery_time(
+    member: Member, channel: BlockingChannel, kind: str
+) -> None:
+    channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": kind})
+    due_s = time.time() + 1.5
+
+    def send(body: bytes, at: object) -> None:
+        headers = {} if at is None else {"x-opt-delivery-time": at}
+        properties = pika.BasicProperties(headers=headers, delivery_mode=2)
+        channel.basic_publish("", QUEUE, body, properties, mandatory=True)
+
+    send(b"later", int(due_s * 1000))
+    send(b"past", 1)
+    send(b"no time", "tomorrow")
+    send(b"plain", None)
+    assert [take(channel)[2] for _ in range(3)] == [b"past", b"no time", b"plain"]
+    assert channel.basic_get(QUEUE)[0] is None
+    browsed = http_call(member, "GET", f"queues/%2F/{QUEUE}/messages?state=delayed")[1]
+    assert [row["due_ms"] for row in browsed["messages"]] == [int(due_s * 1000)]
+    method, _, body = take(channel)
+    assert time.time() >= due_s - 0.001, "early"
+    assert time.time() < due_s + LATE_S
+    assert (body, method.redelivered) == (b"later", False)
+    assert "x-opt-delivery-time is not an integer" in member.log()

@@ -87,3 +87,12 @@ def test_the_number_of_targets_has_a_bound() -> None:
     assert len(made.targets) == outcomes.TARGETS_MAX
     outcomes.without_groups(made)
     assert made.targets["0"] == {}
+
+
+def test_a_receipt_without_groups_is_summed_up_all_the_same() -> None:
+    made = status("a", "b")
+    outcomes.without_groups(made)
+    outcomes.heard(made, "0", {"": [3, 1, 0, 2, 0]})
+    summed(made)
+    assert made.groups == {}
+    assert shown(made.total) == (3, 1, 0, 2, 0, 14)

@@ -41,6 +41,7 @@ REDRIVE = JobOrder(JobKind.REDRIVE, "/", "q")
 class Found:
     def __init__(self, queues: list[Record]) -> None:
         self.exchange = ""
+        self.delays = False
         self.queues = queues
 
 
